@@ -1,8 +1,8 @@
 """Tree constructions, one family per file, each a frozen dataclass with one `__call__(draft, root) -> Tree`.
 
-To add one: write its file, list it here; the command line and the tests over every policy then see it. Its class says
-which settings the commands try by themselves: `bench` (of `c2t bench --policies all`), `sweep` (alternatives by |, of
-`c2t sweep`) and `tune` (of `c2t tune`); an empty text is the policy with its defaults.
+To add one, write its file and list it here; the command line and the tests over every policy then use it. Its class
+lists the settings that commands try by default: `bench` (of `c2t bench --policies all`), `sweep` (of `c2t sweep`, with
+alternatives separated by |) and `tune` (of `c2t tune`). An empty string is the policy with its defaults.
 """
 
 from c2t.policies.budget import Budget

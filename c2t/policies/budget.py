@@ -10,7 +10,7 @@ import numpy as np
 from c2t.decoding import Verifier
 from c2t.errors import InputError, at_least_one
 from c2t.kernels.budget import Candidates, RoundModel, select_nodes
-from c2t.policies.early_stop import EarlyStopDraft, StopDrafting, kept
+from c2t.policies.early_stop import EarlyStopDraft, StopDrafting, trees_to_verify
 from c2t.policies.limits import Size
 from c2t.policies.round_costs import RoundCosts, RowCosts
 from c2t.policies.wrapper import WrapperPolicy
@@ -24,15 +24,16 @@ from c2t.tree import Tree
 
 @dataclass(frozen=True)
 class Budget(WrapperPolicy):
-    """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted. Where
-    no text takes the place of one that ends, a token counts for as much as its text may still get (see `row_weights`).
+    """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted. In a
+    batch that no request joins, a token is weighted by the tokens that its sequence may still get (see `row_weights`).
 
-    nodes: tokens verified in a round at most, of all rows together, roots included; every row keeps its root. costs:
-    of rounds on this machine. With them a level is drafted only if it is profitable (see `EarlyStopDraft`), none at all
-    where no tree is for so many rows, and as many nodes are verified as have most expected tokens per second.
+    nodes: most tokens verified in a round, of all rows together, roots included; every row keeps its root. costs: of
+    rounds on this machine. With costs, a level is drafted only if it is profitable (see `EarlyStopDraft`), and no level
+    where no tree is profitable for so many rows. The number of verified nodes then maximises the expected tokens per
+    second.
 
-    Which tokens are verified depends on drafts, committed text, its limit and random numbers; the text does not. A
-    row's tree depends on the other rows of its batch (`shared`); its text does not.
+    The verified tokens depend on drafts, committed text, its limit and random numbers; the text does not. A row's tree
+    depends on the other rows of its batch (`shared`); its text does not.
     """
 
     policy: Any
@@ -41,7 +42,7 @@ class Budget(WrapperPolicy):
 
     proposal = "ranked"
     exact = True
-    shared = True  # by all rows of a batch: a row's trees are others alone
+    shared = True  # a row's trees depend on the other rows of its batch
     bench = ()
     sweep = ()
     tune = ("",)
@@ -63,16 +64,16 @@ class Budget(WrapperPolicy):
 
     @property
     def size(self) -> Size:
-        """See `Size`; a row alone may spend the whole budget. Drafting that stops early leaves the policy no time to
-        choose among its candidates."""
+        """See `Size`; one row may spend the whole budget. Drafting that stops early ends before the policy has chosen
+        among its candidates."""
         tokens, candidates = self.policy.size
         tokens = tokens if self.costs is None else max(tokens, 1 + candidates)
         return Size(min(tokens, self.nodes or tokens), candidates)
 
     def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
-        """Return a session that reads committed text when a tree is drafted, none where no round of so many rows drafts
-        one; see `c2t.protocols.Policy`."""
-        if self.costs and not any(self._for_rows(each).drafts for each in range(1, rows + 1)):
+        """Return a session that reads committed text when a tree is drafted; `NoDraft` where no round of up to `rows`
+        rows drafts one. See `c2t.protocols.Policy`."""
+        if self.costs and not any(self._for_rows(count).drafts for count in range(1, rows + 1)):
             return NoDraft()
         return BudgetSession(super().session(draft, rows, verifier), verifier)
 
@@ -91,17 +92,17 @@ class Budget(WrapperPolicy):
             return stopped.tree
 
     def _for_rows(self, rows: int) -> RowCosts:
-        if rows not in self._known:
-            self._known[rows] = RowCosts(self.costs, rows)
-        return self._known[rows]
+        if rows not in self._by_rows:
+            self._by_rows[rows] = RowCosts(self.costs, rows)
+        return self._by_rows[rows]
 
     @cached_property
-    def _known(self) -> dict[int, RowCosts]:
+    def _by_rows(self) -> dict[int, RowCosts]:
         return {}
 
 
 class BudgetSession(DeferredSession):
-    """Session of the inner draft, which reads committed text only when it is asked for a guess."""
+    """Session of the inner draft, which reads committed text only when a tree is drafted."""
 
     def __init__(self, draft: Session, verifier: Verifier):
         super().__init__(draft)
@@ -109,10 +110,10 @@ class BudgetSession(DeferredSession):
 
 
 def row_weights(session: BudgetSession | None, rows: int) -> list[float]:
-    """Return what a token of each row is worth, 1 on average: as much as the row's sequence may still get.
+    """Return the weight of each row's tokens, 1 on average: proportional to the tokens that its sequence may still get.
 
     The last sequence decides when a batch is done, and rounds of few rows cost nearly as much as those of many. Where
-    others take the places of those that end, all tokens are worth the same.
+    new requests join the batch, all weights are 1.
     """
     left = None if session is None else session.verifier.left()
     if left is None:
@@ -121,9 +122,10 @@ def row_weights(session: BudgetSession | None, rows: int) -> list[float]:
     return [tokens / mean for tokens in left]
 
 
-def most_probable(tree: Tree, count: int, worth: Sequence[float]) -> Tree:
-    """Return the trees with their roots and the `count` nodes of all rows whose joint probability is worth most."""
+def most_probable(tree: Tree, count: int, weights: Sequence[float]) -> Tree:
+    """Return the trees with their roots and the `count` nodes of all rows with the largest weighted joint
+    probability."""
     tokens = tree.token.numel()
-    free = RoundModel(verify=np.ones(tokens + 1), draft=np.ones(1))  # a token more is for nothing
-    guesses = Candidates(tree.log_joint, tree.alive, tree.parent, worth)
-    return kept(tree, select_nodes(guesses, tree.parent[:, :0], free, 0.0, max(count, 0)))
+    free = RoundModel(verify=np.ones(tokens + 1), draft=np.ones(1))  # further tokens cost nothing
+    candidates = Candidates(tree.log_joint, tree.alive, tree.parent, weights)
+    return trees_to_verify(tree, select_nodes(candidates, tree.parent[:, :0], free, 0.0, max(count, 0)))

@@ -103,7 +103,8 @@ class C2T:
 
     @property
     def level_plan(self) -> LevelPlan | None:
-        """Return the policy as numbers; None for a classifier that is no `Network`, and for other confidences."""
+        """Return the static plan of the policy; None for a classifier that is no `Network`, and for a subclass with
+        another `confidence`."""
         if (network := self.classifier.network) is None or type(self).confidence is not C2T.confidence:
             return None
         limits = SelectLimits(self.beta, self.max_nodes, strict=self.W is None)

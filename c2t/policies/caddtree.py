@@ -1,4 +1,4 @@
-"""Best-first trees that end where a further node no longer pays: DDTree's order with CaDDTree's cost-aware stop."""
+"""Best-first trees of the most profitable size: DDTree's order with CaDDTree's cost-aware stop."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ class CaDDTree:
     """Adds nodes by falling joint probability while the expected tokens per unit of time rise, at most N with the root.
 
     With n tokens a round yields the sum of their joint probabilities (the root's is 1: the target's own token) and
-    takes 1 + slope (n - 1), in units of a round with the root alone. Both are known before the target runs, so the tree
-    is as large as this text and this machine deserve. slope: what one more token costs; `c2t tune` tries a few.
+    takes 1 + slope (n - 1), in units of a round with the root alone. Both are known before the target runs, so the size
+    fits this text and this machine. slope: cost of one more token; `c2t tune` tries a few.
     """
 
     slope: float = 0.05
@@ -38,7 +38,9 @@ class CaDDTree:
         at_least_one(self, "N", "K", "levels")
         check_size(self)
         if not 0 < self.slope < math.inf:
-            raise InputError(f"CaDDTree: slope = {self.slope} must be a number above 0: without costs every node pays")
+            raise InputError(
+                f"CaDDTree: slope = {self.slope} must be a number above 0: without costs every node is profitable"
+            )
 
     @property
     def size(self) -> Size:
@@ -55,7 +57,7 @@ class CaDDTree:
         falling = torch.sort(joint, dim=1, descending=True, stable=True)
         cost = 1 + self.slope * torch.arange(tree.size, device=joint.device)
         size = (falling.values.cumsum(1) / cost).argmax(1, keepdim=True) + 1
-        pays = torch.zeros_like(tree.alive).scatter(
+        profitable = torch.zeros_like(tree.alive).scatter(
             1, falling.indices, torch.arange(tree.size, device=joint.device) < size
         )
-        return replace(tree, alive=tree.alive & pays).packed()
+        return replace(tree, alive=tree.alive & profitable).packed()

@@ -44,7 +44,7 @@ class Chain:
         """See `Size`."""
         return Size(1 + self.length, 1)
 
-    draft_length = levels  # what alpha is a share of
+    draft_length = levels  # alpha is tau as a share of it
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         if (tree := try_fused(draft, root, self.level_plan)) is not None:
@@ -57,7 +57,7 @@ class Chain:
 
     @property
     def level_plan(self) -> LevelPlan:
-        """Return the policy as numbers."""
+        """Return the static plan of the policy."""
         return LevelPlan(K=1, width=1, levels=self.length)
 
 

@@ -1,7 +1,7 @@
 """Sampled trees of a static configuration (k1, k2, ...): every node of level i - 1 gets ki children.
 
 The sampled chain of standard speculative sampling (1, 1, ...), SpecInfer's independent siblings, and MCSD's siblings
-drawn without replacement (MCSD+, section 4.1).
+sampled without replacement (MCSD+, section 4.1).
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import torch
 
 from c2t.errors import InputError, at_least_one
 from c2t.policies.limits import Size, check_size, product_tree
-from c2t.policies.sampled import check_temperature, draw
+from c2t.policies.sampled import check_temperature, sample_children
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
 from c2t.tree import Tree
@@ -18,7 +18,7 @@ from c2t.tree import Tree
 
 @dataclass(frozen=True)
 class SampledChain:
-    """Standard speculative sampling: `length` tokens drawn one after the other from the draft at `temperature`."""
+    """Standard speculative sampling: `length` tokens sampled one after the other from the draft at `temperature`."""
 
     length: int = 5
     temperature: float = 1.0
@@ -45,7 +45,7 @@ class SampledChain:
         """Layers of drafted nodes at most."""
         return self.length
 
-    draft_length = levels  # what alpha is a share of
+    draft_length = levels  # alpha is tau as a share of it
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         return grow_config(draft, root, (1,) * self.length, self.temperature, independent=True)
@@ -53,8 +53,8 @@ class SampledChain:
 
 @dataclass(frozen=True)
 class SpecInfer:
-    """SpecInfer's expansion configuration: siblings drawn independently, so a token can be drawn twice; it is verified
-    once and offered twice."""
+    """SpecInfer's expansion configuration: siblings sampled independently, so a token can be sampled twice; it is
+    verified once and offered twice."""
 
     config: tuple[int, ...] = (4, 2, 2, 1, 1)
     temperature: float = 1.0
@@ -83,7 +83,7 @@ class SpecInfer:
         """Layers of drafted nodes at most."""
         return len(self.config)
 
-    draft_length = levels  # what alpha is a share of
+    draft_length = levels  # alpha is tau as a share of it
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         return grow_config(draft, root, self.config, self.temperature, self.independent)
@@ -97,12 +97,12 @@ class MCSD(SpecInfer):
 
 
 def grow_config(draft: Draft, root: Root, config: tuple[int, ...], temperature: float, independent: bool) -> Tree:
-    """Draw the tree of a configuration. Draws that repeat a sibling stay as dead slots: the residual rule offers
+    """Sample the tree of a configuration. Samples that repeat a sibling stay as dead slots: the residual rule offers
     them too."""
     tree = Tree.root(root.token)
     frontier = torch.zeros_like(root.token)[:, None]
     for k in config:
-        tree, children = draw(tree, draft, root, frontier, k, temperature, independent)
+        tree, children = sample_children(tree, draft, root, frontier, k, temperature, independent)
         slots = tree.size + torch.arange(children.size, device=frontier.device)
         frontier = torch.where(children.alive, slots, -1)
         tree = tree.extend(children)

@@ -82,7 +82,7 @@ class Eagle2:
 
     @property
     def level_plan(self) -> LevelPlan | None:
-        """Return the policy as numbers; None for the ablations."""
+        """Return the static plan of the policy; None for the ablations."""
         if not self.reranked or self.expand != "value":
             return None
         limits = SelectLimits(0.0, 1 + self.K * self.levels)  # all that are expanded

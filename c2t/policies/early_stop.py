@@ -1,4 +1,4 @@
-"""Drafting only what pays: a level is drafted if with it a tree promises more tokens per second than without."""
+"""Early stop of drafting: a level is drafted only if it raises the expected tokens per second."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from c2t.tree import Tree
 
 
 class StopDrafting(Exception):
-    """Ends a policy's drafting, because no further level pays; `tree` is what to verify."""
+    """Ends a policy's drafting, because no further level is profitable; `tree` is to be verified."""
 
     def __init__(self, tree: Tree):
         super().__init__()
@@ -29,15 +29,14 @@ class EarlyStopDraft:
     """Draft of one round that raises `StopDrafting` before a level that is not profitable, and expands only those nodes
     of a level whose children are (see `c2t.kernels.budget.select_nodes`).
 
-    What a level promises is a child of each such node, of a share of its probability (`CHILD`); what it takes are its
-    draft forward and the verification of those children. The draft's guesses, the costs and what rows are worth
-    decide, nothing else. most: nodes of all rows to verify, None for any number. worth: what a token of each row is
-    worth.
+    A level is expected to add a child of each such node, with a share of its probability (`CHILD`). It costs its draft
+    forward and the verification of those children. Only draft probabilities, costs and row weights decide. most: nodes
+    of all rows to verify, None for any number. row_weights: of the tokens of each row, see `c2t.policies.budget`.
     """
 
-    def __init__(self, draft: Draft, costs: RowCosts, most: int | None, worth: Sequence[float]):
-        self.draft, self.costs, self.most, self.worth = draft, costs, most, worth
-        self.spent = 0.0  # seconds of the round up to here
+    def __init__(self, draft: Draft, costs: RowCosts, most: int | None, row_weights: Sequence[float]):
+        self.draft, self.costs, self.most, self.row_weights = draft, costs, most, row_weights
+        self.spent = 0.0  # seconds of the round so far
         self.decided = False
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
@@ -47,46 +46,48 @@ class EarlyStopDraft:
             return self.draft.expand(tree, slots)
         # Candidates without probability stand for nodes that were not expanded.
         possible = tree.log_joint.gather(1, slots.clamp(min=0)) > -math.inf
-        found = self._decide(tree, torch.where(possible, slots, -1))
-        if not found.width:
-            raise StopDrafting(kept(tree, found))
-        self.spent += self.costs.level(found.width)
-        if found.width == slots.numel():
+        decision = self._decide(tree, torch.where(possible, slots, -1))
+        if not decision.width:
+            raise StopDrafting(trees_to_verify(tree, decision))
+        self.spent += self.costs.level(decision.width)
+        if decision.width == slots.numel():
             return self.draft.expand(tree, slots)
-        return MaskedDistributions(self.draft.expand(tree, torch.where(found.expand, slots, -1)), found.expand)
+        return MaskedDistributions(self.draft.expand(tree, torch.where(decision.expand, slots, -1)), decision.expand)
 
     def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.drafts.session.DraftSession.grow_tree`: the draft decides as `expand` and `finish` do."""
-        budget_input = BudgetInput(self.costs.start, self.costs.model, self.most, self.worth)
+        """See `c2t.models.drafts.session.DraftSession.grow_tree`: the draft makes the decisions of `expand` and
+        `finish`."""
+        budget_input = BudgetInput(self.costs.start, self.costs.model, self.most, self.row_weights)
         grown = grow_tree_of(self.draft, plan, root, **inputs, budget_input=budget_input)
         self.decided = grown is not None
         return grown
 
     def finish(self, tree: Tree) -> Tree:
-        """Return what to verify of a tree that the policy has finished."""
+        """Return the part of a finished tree that is to be verified."""
         if self.decided:
             return tree
-        return kept(tree, self._decide(tree, tree.parent[:, :0]))
+        return trees_to_verify(tree, self._decide(tree, tree.parent[:, :0]))
 
     def _decide(self, tree: Tree, slots: Int[Tensor, "B F"]) -> Decision:
-        guesses = Candidates(tree.log_joint, tree.alive, tree.parent, self.worth)
-        return select_nodes(guesses, slots, self.costs.model(tree.token.numel(), slots.numel()), self.spent, self.most)
+        candidates = Candidates(tree.log_joint, tree.alive, tree.parent, self.row_weights)
+        model = self.costs.model(tree.token.numel(), slots.numel())
+        return select_nodes(candidates, slots, model, self.spent, self.most)
 
 
-def kept(tree: Tree, found: Decision) -> Tree:
+def trees_to_verify(tree: Tree, decision: Decision) -> Tree:
     """Return the trees of the slots to verify."""
-    return replace(tree, alive=found.keep).select(found.order[:, : found.size])
+    return replace(tree, alive=decision.keep).select(decision.order[:, : decision.size])
 
 
 class MaskedDistributions(NextTokenDistributions):
-    """Distributions of which only some slots were expanded: the others have no candidates, each of probability 0."""
+    """Distributions of which only some slots were expanded: the candidates of other slots have probability 0."""
 
-    def __init__(self, found: NextTokenDistributions, expanded: Bool[Tensor, "B F"]):
-        self.found, self.expanded = found, expanded
+    def __init__(self, distributions: NextTokenDistributions, expanded: Bool[Tensor, "B F"]):
+        self.distributions, self.expanded = distributions, expanded
 
     def topk_entropy(
         self, k: int, m: int | None
     ) -> tuple[Int[Tensor, "B F K"], Float[Tensor, "B F K"], Float[Tensor, "B F"]]:
         """See `NextTokenDistributions.topk_entropy`."""
-        token, log_prob, entropy = self.found.topk_entropy(k, m)
+        token, log_prob, entropy = self.distributions.topk_entropy(k, m)
         return token, log_prob.masked_fill(~self.expanded[..., None], float("-inf")), entropy

@@ -34,7 +34,7 @@ def early_stop(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 
 def naive_width(entropy: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Return the widths of a chain whose last token, drawn at an entropy above 1, has 4 alternatives (section 3.1)
+    """Return the widths of a chain whose last token, drafted at an entropy above 1, has 4 alternatives (section 3.1)
     [choice of 4]. Use with `leaf_above=1`."""
     return torch.where(entropy > 1, 4, 1).long()
 
@@ -52,7 +52,8 @@ BRANCHING: dict[str, Branching] = {
 @dataclass(frozen=True)
 class EntropyTree:
     """`branching` maps entropies (whole vocabulary, temperature 1 [choice]) to numbers of children, at most K: one of
-    BRANCHING by name, or any function of entropy. Children drawn at an entropy above `leaf_above` are not expanded."""
+    BRANCHING by name, or any function of entropy. Children drafted at an entropy above `leaf_above` are not
+    expanded."""
 
     branching: str | Branching = "published"
     levels: int = 4
@@ -107,7 +108,7 @@ class EntropyTree:
 
     @property
     def level_plan(self) -> LevelPlan | None:
-        """Return the policy as numbers; None where some nodes are leaves."""
+        """Return the static plan of the policy; None where `leaf_above` stops some nodes."""
         if self.leaf_above != float("inf"):
             return None
         limits = SelectLimits(0.0, self.max_nodes, strict=True)

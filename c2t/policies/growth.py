@@ -1,5 +1,5 @@
-"""Growing a tree level by level: draft the frontier's children, select among them, let the survivors join and be the
-next frontier (C2T, Algorithm 1). Policies of this kind differ only in how they select."""
+"""Growing a tree level by level: draft the frontier's children, select among them, add the survivors and make them
+the next frontier (C2T, Algorithm 1). Policies of this kind differ only in how they select."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,8 +15,8 @@ from c2t.tree import Nodes, Tree
 
 
 class LevelSelection(NamedTuple):
-    """A policy's choice among a level's candidates. score: how they are ranked where not all fit. alive: who joins the
-    tree. expand: who of these is drafted from (None: everyone)."""
+    """A policy's choice among a level's candidates. score: ranks them where not all fit. alive: those that join the
+    tree. expand: those of them that are expanded (None: all)."""
 
     score: Float[Tensor, "B n"]
     alive: Bool[Tensor, "B n"]
@@ -27,8 +27,8 @@ Select = Callable[[Nodes, Float[Tensor, "B n"]], LevelSelection]
 
 
 def try_fused(draft: Draft, root: Root, plan: LevelPlan | None) -> Tree | None:
-    """Return the trees of a policy, where the draft grows them by itself, in fewer steps (`c2t.kernels.draft_phase`);
-    None elsewhere. plan: the policy as numbers, None if they do not say it."""
+    """Return the trees of a policy, where the draft can grow them fused (`c2t.kernels.draft_phase`); None
+    elsewhere. plan: the static plan of the policy, None if it has none."""
     grown = plan and grow_tree_of(draft, plan, root)
     return grown and grown.tree
 
@@ -57,7 +57,7 @@ def grow(
         rows = draft.expand(tree, frontier)
         children = tree.children(frontier, *rows.topk_entropy(K, M))
         chosen = select(children, tree.score.gather(1, children.parent))
-        tree, frontier, going = tree.admit(children, *chosen, limits)
-        if not going:
+        tree, frontier, growing = tree.admit(children, *chosen, limits)
+        if not growing:
             break
     return tree.packed()

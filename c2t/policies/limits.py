@@ -1,4 +1,4 @@
-"""How large a tree may become: every policy says it, so that what cannot fit is refused before it starts."""
+"""Largest size of a policy's trees, so that what cannot fit is refused before it starts."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,8 +12,8 @@ SHAPING = ("N", "K", "W", "D", "levels", "length", "config", "passes", "max_widt
 
 
 class Size(NamedTuple):
-    """Needs of a policy at most. tokens: of a finished tree, root included. candidates: drafted tokens that it holds
-    at once while the tree grows."""
+    """Largest size of a policy's trees. tokens: of a finished tree, root included. candidates: drafted tokens in memory
+    together while the tree grows."""
 
     tokens: int
     candidates: int

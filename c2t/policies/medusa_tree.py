@@ -1,5 +1,5 @@
-"""Medusa's static tree (arXiv 2401.10774, section 2.3.3): one shape for all rounds, from how often each rank of each
-depth was measured to be right."""
+"""Medusa's static tree (arXiv 2401.10774, section 2.3.3): one shape for all rounds, from the measured accuracy
+of each rank at each depth."""
 
 import heapq
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class MedusaTree:
     tune = ()
 
     def __post_init__(self):
-        check_kind("MedusaTree: accuracies", self.accuracies, Accuracies, "what Accuracies.read has read")
+        check_kind("MedusaTree: accuracies", self.accuracies, Accuracies, "what Accuracies.read returns")
         whole(self, "N", least=2)
         for ranks in self.accuracies.rates:
             if not all(0 <= rate <= 1 for rate in ranks) or sum(ranks) > 1 + 1e-6 * len(ranks):  # files have six digits

@@ -15,9 +15,9 @@ from c2t.tree import Tree, best
 @dataclass(frozen=True)
 class OptTree:
     """Keeps, of all nodes seen so far, the n = N - 1 with the highest joint probability; their sum is the expected
-    accepted length E. Each level expands the kept nodes of the level before, K children each [choice of K: only ranks
-    beyond it are lost]; a level that raises E by less than `delta` is the last. A node outside the n best never has a
-    child among them, so expanding kept nodes only, not the n best of the level, changes nothing.
+    accepted length E. Each level expands the selected nodes of the previous level, K children each [choice of K: only
+    ranks beyond it are lost]. A level that raises E by less than `delta` is the last. A node outside the n best never
+    has a child among them, so it need not be expanded.
     """
 
     N: int = 60
@@ -56,12 +56,12 @@ class OptTree:
             leaders = best(log_joint, log_joint, alive, self.N)
             leading = alive & torch.zeros_like(alive).scatter(1, leaders, True)
             fresh = leading[:, tree.size :]
-            kept = best(children.log_joint, children.log_joint, fresh, int(fresh.sum(1).max()))
+            selected = best(children.log_joint, children.log_joint, fresh, int(fresh.sum(1).max()))
             raised = torch.where(leading, log_joint.exp(), 0).sum(1)
-            going = (raised - expected >= self.delta)[:, None] & fresh.gather(1, kept)
-            frontier = torch.where(going, tree.size + torch.arange(kept.shape[1], device=kept.device), -1)
-            tree = tree.extend(children.scored(children.log_joint, fresh).take(kept))
+            growing = (raised - expected >= self.delta)[:, None] & fresh.gather(1, selected)
+            frontier = torch.where(growing, tree.size + torch.arange(selected.shape[1], device=selected.device), -1)
+            tree = tree.extend(children.scored(children.log_joint, fresh).take(selected))
             expected = raised
-            if not going.any():
+            if not growing.any():
                 break
         return rerank(tree, self.N).packed()

@@ -1,5 +1,4 @@
-"""Seconds that a round of a batch takes on a machine, and the accepted tokens that its draft wins there: what a budget
-over all requests decides by."""
+"""Seconds of a batch's round on a machine, and the accepted tokens of its draft: the input of a budget's decisions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +9,8 @@ import numpy as np
 from c2t.errors import InputError
 from c2t.kernels.budget import RoundModel
 
-# By how much trees must be ahead of plain decoding: costs are of another minute of the machine, and yields of texts
-# that a draft may know (on others smollm2's were 0.86 to 0.96 of them).
+# Expected speedup over plain decoding below which no tree is drafted: costs drift with the machine's load, and yields
+# are of in-domain texts (out of domain smollm2's were 0.86 to 0.96 of them).
 DOUBT = 0.15
 
 
@@ -24,19 +23,19 @@ class Curve(NamedTuple):
     def at(self, sizes: Any) -> Any:
         """Return the seconds at a size, or at each of an array: interpolated between those measured, constant below the
         first one, and beyond the last one with the slope of the last two."""
-        found = np.interp(sizes, self.sizes, self.seconds)
+        seconds = np.interp(sizes, self.sizes, self.seconds)
         if len(self.sizes) == 1:
-            return found
+            return seconds
         rise = (self.seconds[-1] - self.seconds[-2]) / (self.sizes[-1] - self.sizes[-2])
-        return found + max(rise, 0.0) * np.maximum(sizes - self.sizes[-1], 0)
+        return seconds + max(rise, 0.0) * np.maximum(sizes - self.sizes[-1], 0)
 
 
 class Profile(NamedTuple):
-    """Yield of a policy's drafts with 1, 2, ... levels, measured on texts that nothing is judged on.
+    """Yield of a policy's drafts with 1, 2, ... levels, measured on texts that no benchmark uses.
 
-    widths: drafted tokens a row that each level is expanded from; the first level's is the root. nodes: drafted nodes a
-    row, in rising order from 0. accepted[L - 1][i]: accepted tokens a row, if the nodes[i] most probable of L levels
-    are verified.
+    widths: expanded tokens per row of each level; the first level expands the root. nodes: drafted nodes per row, in
+    rising order from 0. accepted[L - 1][i]: accepted tokens per row, if the nodes[i] most probable of L levels are
+    verified.
     """
 
     widths: tuple[float, ...]
@@ -45,8 +44,8 @@ class Profile(NamedTuple):
 
 
 class Overhead(NamedTuple):
-    """Seconds of a round outside its forwards: of any round and each of its rows; more if there are trees; for each
-    draft forward, and for each row of it."""
+    """Seconds of a round outside its forwards: per round, per row, once more if it has trees, per draft forward, and
+    per row of a draft forward."""
 
     per_round: float = 0.0
     per_row: float = 0.0
@@ -60,7 +59,7 @@ class Overhead(NamedTuple):
 
 
 def counts(rows: int, levels: int) -> tuple[int, int, int, int, int]:
-    """Return how often each part of the rest occurs in a round."""
+    """Return how often each part of the overhead occurs in a round."""
     return 1, rows, int(levels > 0), levels, rows * levels
 
 
@@ -74,10 +73,10 @@ class RoundCosts(NamedTuple):
     profile: Profile
 
     def seconds(self, rows: int, widths: Sequence[int | float], verified: Any) -> Any:
-        """Return the seconds of a round that verifies so many tokens of all rows, roots included, or of rounds (an
-        array), after draft forwards over `widths` tokens of all rows."""
-        rest = self.overhead.seconds(rows, len(widths))
-        return rest + sum(self.draft.at(width) for width in widths) + self.verify.at(verified)
+        """Return the seconds of a round: draft forwards over `widths` tokens, then `verified` tokens in the target's
+        forward, roots included, all of all rows. An array for an array of `verified`."""
+        overhead = self.overhead.seconds(rows, len(widths))
+        return overhead + sum(self.draft.at(width) for width in widths) + self.verify.at(verified)
 
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
@@ -95,14 +94,14 @@ class RoundCosts(NamedTuple):
             raise InputError(
                 "a profile of accepted tokens needs for each level a width, and a row of them from 0 nodes"
             )
-        amounts = [*widths, *(each for row in accepted for each in row)]
-        if sorted(set(nodes)) != [*nodes] or not all(0 <= each < float("inf") for each in amounts):
+        amounts = [*widths, *(gain for row in accepted for gain in row)]
+        if sorted(set(nodes)) != [*nodes] or not all(0 <= amount < float("inf") for amount in amounts):
             raise InputError("a profile of accepted tokens needs rising numbers of nodes, and no negative number")
 
 
 def best_gain(costs: RoundCosts, rows: int) -> float:
-    """Return the tokens per second of rounds with trees over those of plain decoding for so many rows, with the number
-    of levels and of verified nodes of the profile that make most."""
+    """Return the expected speedup of trees over plain decoding for so many rows, at the profile's most profitable
+    numbers of levels and of verified nodes."""
     nodes, plain, gains = np.array(costs.profile.nodes), costs.seconds(rows, (), rows), [0.0]
     for levels, accepted in enumerate(costs.profile.accepted, 1):
         seconds = costs.seconds(rows, [rows * width for width in costs.profile.widths[:levels]], rows * (1 + nodes))
@@ -113,7 +112,7 @@ def best_gain(costs: RoundCosts, rows: int) -> float:
 class RowCosts:
     """Costs of rounds of so many rows, as arrays: a budget reads them at every level of every round.
 
-    start: seconds of a round with trees but for its forwards. drafts: whether trees pay for so many rows.
+    start: seconds of a round with trees, without its forwards. drafts: True if trees are profitable for so many rows.
     """
 
     def __init__(self, costs: RoundCosts, rows: int):
@@ -127,13 +126,13 @@ class RowCosts:
         return float(self.model(0, width).draft[width])
 
     def model(self, drafted: int, width: int) -> RoundModel:
-        """Return what decisions are made by, for trees of so many slots in all and a level of at most so many tokens
-        more. Its arrays grow where more is asked for than before."""
-        known, most, overhead = self._model, self.rows + drafted + width, self.costs.overhead
-        if most >= len(known.verify):
-            known = replace(known, verify=self.costs.verify.at(np.arange(2.0 * most + 1)))
-        if width >= len(known.draft):
+        """Return the input of decisions, for trees of `drafted` slots in all and a further level of up to `width`
+        tokens. Its arrays are stored and grow on demand."""
+        model, most, overhead = self._model, self.rows + drafted + width, self.costs.overhead
+        if most >= len(model.verify):
+            model = replace(model, verify=self.costs.verify.at(np.arange(2.0 * most + 1)))
+        if width >= len(model.draft):
             per_level = overhead.per_level + self.rows * overhead.per_level_row
-            known = replace(known, draft=per_level + self.costs.draft.at(np.arange(2.0 * width + 1)))
-        self._model = known
-        return known
+            model = replace(model, draft=per_level + self.costs.draft.at(np.arange(2.0 * width + 1)))
+        self._model = model
+        return model

@@ -1,4 +1,4 @@
-"""Children drawn at random from the draft: what every policy with sampled candidates shares."""
+"""Sampling of children from the draft, for every policy with sampled candidates."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from c2t.protocols import Draft, Root
 from c2t.sampling import LEAST, gumbel, invert, mix_in, uniforms
 from c2t.tree import Nodes, Tree
 
-NEVER = -600.0  # tokens below e^-600 are never drawn: renormalised in float64 they would be 0 / 0
+NEVER = -600.0  # tokens below e^-600 are never sampled: renormalised in float64 they would be 0 / 0
 
 
-def draw(
+def sample_children(
     tree: Tree,
     draft: Draft,
     root: Root,
@@ -23,11 +23,11 @@ def draw(
     temperature: float,
     independent: bool = False,
 ) -> tuple[Tree, Nodes]:
-    """Draw k children of each frontier slot (-1: none) in the order in which they are drawn (`rank`), without
-    replacement or independently, from the draft at `temperature`; and the tree that remembers the distributions.
+    """Sample k children of each frontier slot (-1: none) from the draft at `temperature`, without replacement or
+    independently; `rank` is their order. Return also the tree with the distributions stored in it.
 
-    Not alive are tokens drawn again by independent draws. Tokens of probability 0 count as not drawn, as do all of an
-    absent slot. Raises InputError where k draws without replacement ask for more tokens than there are.
+    Tokens that independent sampling repeats are not alive. Tokens of probability 0 count as not sampled, as do all of
+    an absent slot. Raises InputError where k samples without replacement exceed the vocabulary.
     """
     rows = draft.expand(tree, frontier)
     log_probs = (rows.logits / temperature).log_softmax(-1)
@@ -36,10 +36,10 @@ def draw(
     if independent:
         token = invert(log_probs.double().exp(), uniforms(key, k))
     else:
-        # Gumbel's trick: the order of perturbed log-probabilities is that of successive draws without replacement.
+        # Gumbel's trick: the order of perturbed log-probabilities is that of successive samples without replacement.
         vocabulary = log_probs.shape[-1]
         if k > vocabulary:
-            raise InputError(f"{k} draws without replacement from the draft's {vocabulary} tokens; draw fewer")
+            raise InputError(f"{k} samples without replacement from the draft's {vocabulary} tokens; sample fewer")
         ids = torch.arange(vocabulary, device=key.device)
         token = (log_probs.double() + gumbel(key, ids)).topk(k, dim=-1).indices
     log_prob = log_probs.gather(-1, token)
@@ -47,11 +47,11 @@ def draw(
     repeated = (token[..., :, None] == token[..., None, :]).tril(-1).any(-1).flatten(1)
     children = replace(children, alive=children.alive & ~repeated)
     absent = (frontier < 0)[..., None] | (log_prob == float("-inf"))
-    return tree.with_proposals(frontier, log_probs, independent), undrawn(children, absent.flatten(1))
+    return tree.with_proposals(frontier, log_probs, independent), mark_unsampled(children, absent.flatten(1))
 
 
-def undrawn(nodes: Nodes, stop: Bool[Tensor, "B n"]) -> Nodes:
-    """Return the nodes, those at `stop` as if never drawn. Whether to stop may depend on draws made before, never on
+def mark_unsampled(nodes: Nodes, stop: Bool[Tensor, "B n"]) -> Nodes:
+    """Return the nodes, those at `stop` as if never sampled. Whether to stop may depend on earlier samples, never on
     the token itself: a policy that drops a token after seeing it changes the text's law."""
     return replace(nodes, alive=nodes.alive & ~stop, rank=torch.where(stop, -1, nodes.rank))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from c2t.errors import InputError, at_least_one, whole
 from c2t.policies.limits import Size, check_size
-from c2t.policies.sampled import check_temperature, draw
+from c2t.policies.sampled import check_temperature, sample_children
 from c2t.policies.static import Path, grow_paths
 from c2t.protocols import Draft, Root
 from c2t.storage.checked import check_fields
@@ -18,7 +18,7 @@ from c2t.tree import Nodes, Tree
 
 @dataclass(frozen=True)
 class Sequoia:
-    """acceptance[j]: how often the child drawn as number j is the accepted one, measured on the pair (see
+    """acceptance[j]: how often the child sampled as number j is the accepted one, measured on the pair (see
     `c2t.study.acceptance`). N tokens with the root; at most `levels` deep."""
 
     acceptance: tuple[float, ...]
@@ -43,12 +43,12 @@ class Sequoia:
 
     @property
     def size(self) -> Size:
-        """See `Size`; the table that its shape is found with counts as candidates."""
+        """See `Size`; the table of the search for its shape counts as candidates."""
         return Size(self.N, self.N * self.levels * len(self.acceptance))
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         def sampled(tree: Tree, frontier: Int[Tensor, "B F"], width: int) -> tuple[Tree, Nodes]:
-            return draw(tree, draft, root, frontier, width, self.temperature)
+            return sample_children(tree, draft, root, frontier, width, self.temperature)
 
         return grow_paths(root, best_shape(self.acceptance, self.N, self.levels), sampled)
 
@@ -58,11 +58,11 @@ def best_shape(acceptance: tuple[float, ...], size: int, levels: int) -> tuple[P
     """Find the paths of the tree of `size` tokens (root included) that maximises the sum over nodes of the product of
     acceptance rates along their paths.
 
-    value[d][n]: of the best tree of n nodes with d more levels below its root; split[d][b][n]: nodes of the subtree of
-    child b when children b, b + 1, ... share n nodes.
+    value[d][n]: of the best tree of n nodes with d further levels below its root; split[d][b][n]: nodes of the subtree
+    of child b when children b, b + 1, ... share n nodes.
     """
     value = np.zeros((levels + 1, size + 1))
-    value[:, 1:] = 1.0  # a tree of one node is its root, which is there
+    value[:, 1:] = 1.0  # a tree of one node is its root, which always counts
     value[0, 2:] = -np.inf  # no room for more
     split = np.zeros((levels + 1, len(acceptance) + 1, size + 1), int)
     for depth in range(1, levels + 1):
@@ -82,7 +82,7 @@ def best_shape(acceptance: tuple[float, ...], size: int, levels: int) -> tuple[P
 
 
 def _times(rate: float, values: np.ndarray) -> np.ndarray:
-    """The product, in which what is impossible stays so at a rate of 0."""
+    """Return the product, in which -inf stays -inf at a rate of 0."""
     return np.where(np.isinf(values), values, rate * np.where(np.isinf(values), 0.0, values))
 
 
@@ -91,11 +91,11 @@ def _capacity(children: int, levels: int) -> int:
 
 
 def _paths(split: np.ndarray, depth: int, nodes: int, path: Path = ()) -> list[Path]:
-    """The paths below `path`, whose subtree has `nodes` nodes, its own root included."""
+    """Return the paths below `path`, whose subtree has `nodes` nodes, its own root included."""
     paths: list[Path] = []
     left, rank = nodes - 1, 0
     while left:
-        own = int(split[depth, rank, left])
-        paths += [(*path, rank), *_paths(split, depth - 1, own, (*path, rank))]
-        left, rank = left - own, rank + 1
+        size = int(split[depth, rank, left])
+        paths += [(*path, rank), *_paths(split, depth - 1, size, (*path, rank))]
+        left, rank = left - size, rank + 1
     return paths

@@ -15,11 +15,11 @@ from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.storage.paths import is_name
 
-# What a brief description always names; other settings only where they are not the default.
-SHAPE = ("N", "beta", "threshold", "length", "config")  # always shown
-OF = "of="  # what the policy inside of another one follows, with its settings
+# Settings that a brief description always names; others only where they are not the default.
+SHAPE = ("N", "beta", "threshold", "length", "config")
+OF = "of="  # precedes the inner policy of a wrapper policy
 RENAMED = {"rehearsed": "hierarchical"}  # files and scripts may still have the old name
-# Trees inside of a wrapping policy, unless others are named.
+# Inner policy of a wrapper policy that names none.
 INNER = {
     Budget: "c2t:beta=0.05,K=6,W=6,levels=6",
     Hierarchical: "threshold:threshold=0.1,K=6,W=6,levels=3",
@@ -27,8 +27,8 @@ INNER = {
 
 
 def split(text: str) -> list[str]:
-    """Split `a:x=1,y=2,b` into `a:x=1,y=2` and `b`: a bare `key=value` belongs to the policy before it, and so does the
-    policy that a budget is `of=`."""
+    """Split `a:x=1,y=2,b` into `a:x=1,y=2` and `b`: a bare `key=value` belongs to the policy before it, and so does
+    `of=POLICY`."""
     specs: list[str] = []
     for piece in text.split(","):
         if specs and "=" in piece.partition(":")[0]:
@@ -39,7 +39,7 @@ def split(text: str) -> list[str]:
 
 
 def tried_by(command: str) -> str:
-    """Return what a command tries where nobody names policies: the settings that every policy lists for it."""
+    """Return the policies that a command tries by default: the settings that every policy lists for it."""
     specs = ((name, settings) for name, policy in POLICIES.items() for settings in getattr(policy, command))
     return ",".join(f"{name}:{settings}" if settings else name for name, settings in specs)
 
@@ -51,32 +51,32 @@ def parse(
     costs: Callable[..., RoundCosts] | None = None,
     **defaults: Any,
 ) -> Any:
-    """Make the policy that a text describes. InputError lists what would be known.
+    """Make the policy that a text describes. InputError lists the names that exist.
 
     classifier: `classifier()` is called for policies that need one only, `classifier(name)` where a setting names one.
     acceptance: `acceptance(draft temperature)` returns the rates measured on the pair.
     costs: `costs(policy)` returns those of a budget without a number of nodes, `costs(policy, file)` those in a file.
     defaults: used for settings that the policy has and the text leaves out.
 
-    A wrapping policy names its inner one last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
+    A wrapper policy names its inner one last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
     name, policy, settings, of = _parts(spec)
-    within: dict[str, Any] = {}
+    inner: dict[str, Any] = {}
     if of is not None:
-        within["policy"] = parse(of, classifier, acceptance, costs, **defaults)
+        inner["policy"] = parse(of, classifier, acceptance, costs, **defaults)
     if policy is Budget:
-        return _budget(settings, within["policy"], costs)
-    known = {field.name: field for field in fields(policy) if field.name not in ("classifier", "policy")}
-    values = within | {key: value for key, value in defaults.items() if key in known and value is not None}
+        return _budget(settings, inner["policy"], costs)
+    settable = {field.name: field for field in fields(policy) if field.name not in ("classifier", "policy")}
+    values = inner | {key: value for key, value in defaults.items() if key in settable and value is not None}
     for key, value in settings:
-        if key not in known:
-            there = [*known, *(["of=POLICY, which comes last"] if within else [])]
-            raise InputError(f"{name} has no setting {key!r}; known: {', '.join(there) or 'none'}")
-        values[key] = classifier(value) if _names_network(known[key], value) else _value(name, known[key], value)
+        if key not in settable:
+            names = [*settable, *(["of=POLICY, which comes last"] if inner else [])]
+            raise InputError(f"{name} has no setting {key!r}; known: {', '.join(names) or 'none'}")
+        values[key] = classifier(value) if _names_network(settable[key], value) else _value(name, settable[key], value)
     if any(field.name == "classifier" for field in fields(policy)):
         values["classifier"] = classifier()
-    if acceptance and "acceptance" in known and "acceptance" not in values:
-        values["acceptance"] = acceptance(values.get("temperature", known["temperature"].default))
+    if acceptance and "acceptance" in settable and "acceptance" not in values:
+        values["acceptance"] = acceptance(values.get("temperature", settable["temperature"].default))
     missing = [field.name for field in fields(policy) if field.default is MISSING and field.name not in values]
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: {name}:{missing[0]}=...")
@@ -85,12 +85,12 @@ def parse(
 
 def check_own(spec: str, source: Path) -> None:
     """Raise InputError for a policy's text out of a file (`source`) that names a file or a Hub id: it would be read or
-    asked for though no user has named it. Networks by NAME are in c2t's own folders."""
+    downloaded though no user has named it. Networks by NAME are in c2t's own folders."""
     name, policy, settings, of = _parts(spec)
-    known = {field.name: field for field in fields(policy)}
+    settable = {field.name: field for field in fields(policy)}
     for key, value in settings:
-        network = key in known and _names_network(known[key], value)
-        file = (policy is Budget and key == "costs") or (key in known and known[key].type is Accuracies)
+        network = key in settable and _names_network(settable[key], value)
+        file = (policy is Budget and key == "costs") or (key in settable and settable[key].type is Accuracies)
         if file or (network and not is_name(value)):
             raise InputError(f"{source}: {name}'s {key} is {value!r}, which only you can name: give --policy {spec}")
     if of is not None:
@@ -98,8 +98,8 @@ def check_own(spec: str, source: Path) -> None:
 
 
 def _parts(spec: str) -> tuple[str, Any, list[tuple[str, str]], str | None]:
-    """Return a policy's name, its class, its settings as written, and the text of the policy inside of it (None: there
-    is none in this class)."""
+    """Return a policy's name, its class, its settings as written, and the text of its inner policy (None: not a
+    wrapper policy)."""
     name, _, settings = spec.partition(":")
     name = RENAMED.get(name, name)
     if name not in POLICIES:
@@ -141,25 +141,25 @@ def name_of(policy: Any) -> str:
     return next(name for name, kind in POLICIES.items() if type(policy) is kind)
 
 
-def _budget(settings: list[tuple[str, str]], spent_on: Any, costs: Callable[..., RoundCosts] | None) -> Budget:
-    """The budget over a policy: of so many nodes, or by measured costs."""
+def _budget(settings: list[tuple[str, str]], inner: Any, costs: Callable[..., RoundCosts] | None) -> Budget:
+    """Return the budget over a policy: of so many nodes, or by measured costs."""
     values: dict[str, str] = {}
     for key, value in settings:
         if key not in ("nodes", "costs"):
-            raise InputError(f"budget has no setting {key!r}; known: nodes, costs=FILE, and of=POLICY behind them")
+            raise InputError(f"budget has no setting {key!r}; known: nodes, costs=FILE, and of=POLICY after them")
         values[key] = value
     nodes = _value("budget", Budget.__dataclass_fields__["nodes"], values.pop("nodes", "none"))
     if nodes is not None and not values:
-        return Budget(spent_on, nodes)
+        return Budget(inner, nodes)
     if not costs:
         raise InputError("budget needs nodes: budget:nodes=64; without them it takes costs measured on this machine")
-    Budget(spent_on, nodes=1)  # which refuses a policy before anything is measured for it
-    return Budget(spent_on, nodes, costs(spent_on, *values.values()))
+    Budget(inner, nodes=1)  # which refuses a policy before anything is measured for it
+    return Budget(inner, nodes, costs(inner, *values.values()))
 
 
 def _value(policy: str, field: Field, text: str) -> Any:
-    """The field's words (none, true, trained, ...), its kind of number, any text, numbers joined by x (4x2x2), or what
-    a file holds."""
+    """Read a setting: the field's words (none, true, trained, ...), its kind of number, any text, numbers joined by x
+    (4x2x2), or the content of a file."""
     if field.type is Accuracies:
         return Accuracies.read(text)
     kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)

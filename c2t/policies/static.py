@@ -66,7 +66,7 @@ def grow_paths(
         width = 1 + max(path[-1] for path in level)
         frontier = torch.tensor([slots[path] for path in parents], device=root.token.device).expand(rows, -1)
         tree, children = children_of(tree, frontier, width)
-        places = [parents.index(path[:-1]) * width + path[-1] for path in level]
-        slots |= {path: tree.size + place for place, path in enumerate(level)}
-        tree = tree.extend(children.take(torch.tensor(places, device=root.token.device).expand(rows, -1)))
+        chosen = [parents.index(path[:-1]) * width + path[-1] for path in level]
+        slots |= {path: tree.size + index for index, path in enumerate(level)}
+        tree = tree.extend(children.take(torch.tensor(chosen, device=root.token.device).expand(rows, -1)))
     return tree

@@ -66,6 +66,6 @@ class JointThreshold:
 
     @property
     def level_plan(self) -> LevelPlan:
-        """Return the policy as numbers."""
+        """Return the static plan of the policy."""
         limits = SelectLimits(self.threshold, self.max_nodes, strict=self.W is None)
         return LevelPlan(self.K, self.W or self.max_width, self.levels, limits)

@@ -5,7 +5,7 @@ import torch
 
 from c2t.errors import InputError
 from c2t.policies import MCSD, SampledChain, SpecInfer
-from c2t.policies.sampled import draw
+from c2t.policies.sampled import sample_children
 from c2t.protocols import Root
 from c2t.tree import Tree
 from tests.rounding import proportion_bound, within
@@ -23,7 +23,9 @@ def frequencies(tokens: torch.Tensor) -> list[float]:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_siblings_without_replacement_follow_successive_draws(temperature: float) -> None:
-    _, children = draw(Tree.root(ROOT.token), DRAFT, ROOT, torch.zeros(ROWS, 1, dtype=torch.long), 3, temperature)
+    _, children = sample_children(
+        Tree.root(ROOT.token), DRAFT, ROOT, torch.zeros(ROWS, 1, dtype=torch.long), 3, temperature
+    )
     p = (TABLE(0, ()) / temperature).softmax(-1)
     assert frequencies(children.token[:, 0]) == within(p.tolist(), proportion_bound(0.5, ROWS))
     second = sum(p[first] * p.scatter(0, torch.tensor([first]), 0) / (1 - p[first]) for first in range(5))
@@ -32,7 +34,9 @@ def test_siblings_without_replacement_follow_successive_draws(temperature: float
 
 
 def test_independent_siblings_all_follow_the_draft_and_repeats_are_dead() -> None:
-    _, children = draw(Tree.root(ROOT.token), DRAFT, ROOT, torch.zeros(ROWS, 1, dtype=torch.long), 3, 1.0, True)
+    _, children = sample_children(
+        Tree.root(ROOT.token), DRAFT, ROOT, torch.zeros(ROWS, 1, dtype=torch.long), 3, 1.0, True
+    )
     for rank in range(3):
         p = TABLE(0, ()).softmax(-1).tolist()
         assert frequencies(children.token[:, rank]) == within(p, proportion_bound(0.5, ROWS))
@@ -47,7 +51,7 @@ def test_independent_siblings_all_follow_the_draft_and_repeats_are_dead() -> Non
 def test_absent_slots_draw_nothing(independent: bool) -> None:
     """Else their children, which hang from the root for want of a parent, would be offered as the root's own."""
     frontier = torch.where(torch.arange(ROWS) % 2 == 0, 0, -1)[:, None]
-    tree, children = draw(Tree.root(ROOT.token), DRAFT, ROOT, frontier, 2, 1.0, independent)
+    tree, children = sample_children(Tree.root(ROOT.token), DRAFT, ROOT, frontier, 2, 1.0, independent)
     assert (children.rank[1::2] == -1).all()
     assert not children.alive[1::2].any()
     assert tree.proposals.row[:, 0].tolist() == [0, -1] * (ROWS // 2)
@@ -57,7 +61,7 @@ def test_impossible_tokens_are_not_drawn() -> None:
     logits = torch.tensor([0.0, -1.0, -2000.0, float("-inf"), -900.0])
     draft = TableDraft(lambda row, path: logits)
     root = Root(torch.zeros(50, dtype=torch.long), torch.arange(50))
-    tree, children = draw(Tree.root(root.token), draft, root, torch.zeros(50, 1, dtype=torch.long), 4, 1.0)
+    tree, children = sample_children(Tree.root(root.token), draft, root, torch.zeros(50, 1, dtype=torch.long), 4, 1.0)
     assert children.rank.tolist() == [[0, 1, -1, -1]] * 50
     assert children.alive.sum(1).tolist() == [2] * 50
     assert torch.isfinite(tree.proposals.log_probs).sum(-1).flatten().tolist() == [2] * 50
@@ -107,5 +111,5 @@ def test_wrong_settings_are_refused(make) -> None:
 
 
 def test_more_siblings_than_tokens_are_refused() -> None:
-    with pytest.raises(InputError, match="6 draws without replacement"):
+    with pytest.raises(InputError, match="6 samples without replacement"):
         MCSD((6,))(DRAFT, ROOT)

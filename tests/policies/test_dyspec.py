@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from c2t.errors import InputError
 from c2t.policies import DySpec, DySpecThreshold
-from c2t.policies.dyspec import draw_value
+from c2t.policies.dyspec import sample_value
 from c2t.policies.sampled import path_key
 from c2t.protocols import Root
 from c2t.sampling import gumbel
@@ -166,7 +166,7 @@ def test_values_fall_along_siblings_and_are_never_below_a_childs(logits: list[fl
     own = (torch.tensor(logits) * sharp).log_softmax(-1)
     tree, columns = Tree.root(torch.tensor([0])), torch.arange(len(own))[None]
     children = tree.children(torch.tensor([[0]]), columns[None], own[None, None], torch.zeros(1, 1))
-    value = draw_value(Nodes(**children.columns()), tree, len(own))[0]
+    value = sample_value(Nodes(**children.columns()), tree, len(own))[0]
     assert (value[1:] <= value[:-1]).all()
     assert (value >= children.log_joint[0]).all()
     assert value[0] == 0

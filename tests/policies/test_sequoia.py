@@ -71,5 +71,5 @@ def test_rates_that_are_none_are_refused(rates: tuple[float, ...]) -> None:
 
 
 def test_more_siblings_than_tokens_are_refused() -> None:
-    with pytest.raises(InputError, match="5 draws without replacement from the draft's 4 tokens"):
+    with pytest.raises(InputError, match="5 samples without replacement from the draft's 4 tokens"):
         Sequoia((0.2,) * 5, N=6, levels=1)(TableDraft(random_table(4)), Root(torch.tensor([1]), torch.tensor([1])))

@@ -1,9 +1,8 @@
-"""Hierarchical speculation: the target, rounded to 4 bits, decodes ahead of the target itself, which then verifies.
+"""Hierarchical speculation: the target with int4 weights decodes some rounds, which the target itself then verifies.
 
-TriForce (Sun et al. 2024) decodes in two stages: a small draft guesses, a cheaper form of the target verifies the
-guesses and goes on, and the target verifies what that has generated. The cheaper form is the target with rounded
-weights here, as in QuantSpec (Tiwari et al. 2025). All that is particular to it stands in this folder: the policy, and
-the session with the 4-bit stage.
+TriForce (Sun et al. 2024) decodes in two stages: a cheaper form of the target verifies the trees of a small draft for
+some rounds, and the target verifies the tokens that they have generated. Here the cheaper form is the target with int4
+weights, as in QuantSpec (Tiwari et al. 2025). This folder holds the policy, and the session with the int4 stage.
 """
 
 from c2t.policies.hierarchical.policy import ONLY, Hierarchical

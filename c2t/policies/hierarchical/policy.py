@@ -1,4 +1,4 @@
-"""The policy: a chain that the target in 4 bits has generated, and the tree of one more of its rounds."""
+"""The policy: a chain that the int4 target has generated, and the tree of one more of its rounds."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,24 +18,24 @@ from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
 ONLY = (
-    "a target rehearses while it decodes, and not where it is viewed, recorded, replayed or split over processes; "
+    "the int4 target drafts in live decoding only, not where it is viewed, recorded, replayed or split over processes; "
     "choose another policy"
 )
 
 
-# A tree of fewer nodes and one more level, for processors that multiply weights of 4 bits slower than they read them.
+# A tree of fewer nodes and one more level, for processors that multiply int4 weights slower than they read them.
 NARROW = "of=threshold:threshold=0.2,K=6,W=6,levels=4"
 
 
 @dataclass(frozen=True)
 class Hierarchical(WrapperPolicy):
-    """Chains that the target in 4 bits has written, in so many `rounds` of its own with the trees of `policy`, and
-    behind each chain the tree that the next round would have had.
+    """Chains that the int4 target has generated, in `rounds` rounds with the trees of `policy`, each followed by the
+    tree of the next round.
 
-    In 4 bits it reads a sixth of float32's bytes, or a third of bf16's, and chooses nearly always what the target
-    chooses, so that a round of the target commits what several rounds have found. A rehearsal draws with the random
-    numbers that the target will draw with. But whatever the tree is, the target draws its own tokens along it, and its
-    law is kept.
+    With int4 weights the target reads a sixth of float32's bytes, or a third of bf16's, and nearly always chooses the
+    same token. One round of the target thus commits the tokens of several rounds. The int4 target samples with the
+    random numbers that the target will use. Whatever the tree is, the target samples its own tokens along it, so the
+    law of the text is unchanged.
     """
 
     policy: Any
@@ -56,8 +56,8 @@ class Hierarchical(WrapperPolicy):
 
     @property
     def levels(self) -> int:
-        """Layers of drafted nodes at most: each round writes a token more than its tree has levels, and the last tree
-        is left to the target."""
+        """Layers of drafted nodes at most: each int4 round adds up to `policy.levels` + 1 tokens, and the target
+        verifies the last tree."""
         return self.rounds * (self.policy.levels + 1) + self.policy.levels
 
     @property
@@ -67,11 +67,11 @@ class Hierarchical(WrapperPolicy):
         return Size(self.rounds * (self.policy.levels + 1) + tokens, candidates)
 
     def check_target(self, target: Any) -> None:
-        """Raise InputError unless this target has a form in 4 bits, which says what is missing."""
+        """Raise InputError, with what is missing, for a target without an int4 form."""
         _ = target.quantized
 
     def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
-        """Return a session in which the verifier's target decodes in 4 bits with the draft's; see
+        """Return a session in which the verifier's int4 target decodes with the draft; see
         `c2t.protocols.Policy`."""
         inner = super().session(draft, rows, verifier) if self.policy.levels else NoDraft()
         return QuantizedStage(inner, verifier) if verifier.live else inner
@@ -86,8 +86,8 @@ class Hierarchical(WrapperPolicy):
 
 
 def grafted(chain: Tree, count: Int[Tensor, " B"], tail: Tree) -> Tree:
-    """Return the chains, of count[r] tokens each, with the nodes of the trees behind them that their last tokens are
-    the roots of."""
+    """Return the chains, of count[r] tokens each, with the trees of `tail` appended: their roots are the chains' last
+    tokens."""
     last = count[:, None] - 1
     nodes = tail.take(torch.arange(1, tail.size, device=last.device).expand(len(last), -1))
     parent = torch.where(nodes.parent > 0, nodes.parent + chain.size - 1, last)
@@ -95,7 +95,7 @@ def grafted(chain: Tree, count: Int[Tensor, " B"], tail: Tree) -> Tree:
 
 
 def chains(tokens: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> Tree:
-    """Return trees that are the chains tokens[r, :count[r]], roots first, and certain of each token."""
+    """Return trees that are the chains tokens[r, :count[r]], roots first, each token of probability 1."""
     step = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     root = Tree.root(tokens[:, 0])
     certain, entropy = (column.expand(-1, tokens.shape[1]) for column in (root.log_prob, root.entropy))

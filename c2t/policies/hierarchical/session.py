@@ -1,4 +1,4 @@
-"""The draft of hierarchical speculation: the target in 4 bits, which has a draft of its own."""
+"""The draft of hierarchical speculation: the int4 target, which has a draft of its own."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from c2t.tree import Tree
 
 
 class StageTokens(NamedTuple):
-    """Texts that int4 rounds have written: each row's root and the tokens after it, count[r] in all. tail: trees
-    whose roots are the last of these tokens, without nodes in rows whose texts end before; None where all do."""
+    """Tokens of int4 rounds: each row's root and the tokens generated after it, count[r] in all. tail: trees whose
+    roots are the last of these tokens, without nodes in rows that have ended; None if all have."""
 
     tokens: Int[Tensor, "B m"]
     count: Int[Tensor, " B"]
@@ -24,53 +24,53 @@ class StageTokens(NamedTuple):
 
 
 class QuantizedStage(WrappedSession):
-    """Session of the inner draft, whose guesses the target in 4 bits accepts or not before the target sees them.
+    """Session of the inner draft, whose trees the int4 target verifies before the target does.
 
-    verifier: a `c2t.verification.target_verifier.TargetVerifier`, whose fork runs these rounds, on the target's own
-    cache. The draft observes what they commit; once the target has spoken it forgets that again. ahead: how much that
-    is, in tokens of each row. before: passes of the rounds so far. going: the rows whose sequences go on after them.
+    verifier: a `c2t.verification.target_verifier.TargetVerifier`, whose fork runs these rounds on the target's cache.
+    The draft observes the tokens that they commit, and rewinds once the target has verified them. ahead: number of
+    these tokens in each row. earlier_passes: draft forwards of the rounds so far. unfinished: rows that have not ended.
     """
 
     def __init__(self, draft: Session, verifier: Any):
         super().__init__(draft)
         self.verifier = verifier
         self.ahead: Int[Tensor, " B"] | None = None
-        self.before: Int[Tensor, " B"] | int = 0
-        self.going: Bool[Tensor, " B"] | bool = True
+        self.earlier_passes: Int[Tensor, " B"] | int = 0
+        self.unfinished: Bool[Tensor, " B"] | bool = True
 
     @property
     def passes(self) -> Int[Tensor, " B"]:
         """Draft forwards of the round, those of the int4 verifier included."""
-        return self.draft.passes * self.going + self.before
+        return self.draft.passes * self.unfinished + self.earlier_passes
 
     def run_rounds(self, policy: Policy, rounds: int) -> StageTokens:
-        """Play at most so many int4 rounds with a policy's trees, fewer where all texts end before; else draft the
-        tree of one more. A row whose text has ended is beside the others with roots alone, which count for nothing."""
+        """Run at most so many int4 rounds with a policy's trees, fewer if all rows end; else draft the tree of one
+        more. A row that has ended stays in the batch with its root alone, and nothing of it is counted."""
         verifier = self.verifier.fork(self.verifier.session.quantized)
         cache, begin = verifier.session.cache, verifier.session.lengths
-        self.going = torch.ones_like(begin, dtype=torch.bool)
+        self.unfinished = torch.ones_like(begin, dtype=torch.bool)
         count = torch.ones_like(begin)
-        written: list[Observed] = []
+        committed: list[Observed] = []
         tail = None
-        guesses = _OfGoing(policy, self)
+        unfinished_only = _UnfinishedRows(policy, self)
         while tail is None:
-            step, new = speculate(self.draft, guesses, verifier)
-            written.append(Observed(*new))
-            count += new.count * self.going
-            self.before = self.passes + self.going
-            unfinished = verifier.unfinished(step)
-            self.going = self.going & torch.tensor([row in unfinished for row in range(len(count))]).to(count.device)
-            if not self.going.any():
+            step, new = speculate(self.draft, unfinished_only, verifier)
+            committed.append(Observed(*new))
+            count += new.count * self.unfinished
+            self.earlier_passes = self.passes + self.unfinished
+            going_on = verifier.unfinished(step)
+            self.unfinished = self.unfinished & count.new_tensor([row in going_on for row in range(len(count))]).bool()
+            if not self.unfinished.any():
                 break
-            self._follow(written[-1])
-            if len(written) == rounds:
-                tail, _ = guess(self.draft, guesses, verifier)
+            self._observe_ahead(committed[-1])
+            if len(committed) == rounds:
+                tail, _ = guess(self.draft, unfinished_only, verifier)
         cache.return_to(begin)
-        tokens = joined(written).tokens[:, : int(count.max())]
+        tokens = joined(committed).tokens[:, : int(count.max())]
         return StageTokens(tokens, count, tail)
 
-    def _follow(self, new: Observed) -> None:
-        """Let the draft observe what a round has written."""
+    def _observe_ahead(self, new: Observed) -> None:
+        """Let the draft observe the tokens of an int4 round."""
         self.draft.observe(*new)
         self.ahead = new.count if self.ahead is None else self.ahead + new.count
 
@@ -78,7 +78,7 @@ class QuantizedStage(WrappedSession):
         """See `c2t.protocols.Session.observe`."""
         if self.ahead is not None:
             self.draft.rewind(self.ahead)
-        self.ahead, self.before, self.going = None, 0, True
+        self.ahead, self.earlier_passes, self.unfinished = None, 0, True
         super().observe(tokens, features, count)
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
@@ -88,15 +88,15 @@ class QuantizedStage(WrappedSession):
             self.ahead = self.ahead[rows]
 
 
-class _OfGoing:
-    """A rehearsal's policy, which guesses nothing in rows whose texts have ended."""
+class _UnfinishedRows:
+    """The policy of int4 rounds, which drafts nothing in rows that have ended."""
 
     def __init__(self, policy: Policy, session: QuantizedStage):
         self.policy, self.session = policy, session
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        tree, going = self.policy(draft, root), self.session.going
-        if not isinstance(going, Tensor) or bool(going.all()):
+        tree, unfinished = self.policy(draft, root), self.session.unfinished
+        if not isinstance(unfinished, Tensor) or bool(unfinished.all()):
             return tree
-        return replace(tree, alive=tree.alive & (going[:, None] | (tree.depth < 0))).packed()
+        return replace(tree, alive=tree.alive & (unfinished[:, None] | (tree.depth < 0))).packed()

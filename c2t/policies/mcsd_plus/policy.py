@@ -1,4 +1,4 @@
-"""The policy: forks of the target's own candidates, continued by the draft (MCSD+, section 3)."""
+"""The policy: forks of the target's candidates, continued by the draft (MCSD+, section 3)."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,16 +32,16 @@ class Drafted(NamedTuple):
 
 @dataclass(frozen=True)
 class MCSDPlus:
-    """W tokens of the target's own distribution after the root (section 3.1), each continued by the draft's most
+    """W tokens of the target's distribution after the root (section 3.1), each continued by the draft's most
     probable tokens up to D times: a fork of W (1 + D) nodes, in which chains never branch.
 
-    decision: a network that says of a drafted token whether the target will accept it (section 3.3); drafting of a
-    tree stops with the level on which all forks are below `threshold`. M: entropy over the M most probable tokens
+    decision: a network that predicts if the target will accept a drafted token (section 3.3). Drafting of a tree ends
+    with the level on which all forks are below `threshold`. M: entropy over the M most probable tokens
     (0: not computed; a decision model brings its own).
 
-    Choices. The W tokens differ (drawn without replacement); at T = 0 they are the target's W most probable. Chains
-    are the draft's most probable tokens and verified by the target's own draws at every T; the paper's, at T > 0, are
-    sampled and verified by min(1, p/q). joint_prob starts behind the first token, which no draft has proposed.
+    Choices. The W tokens differ (sampled without replacement); at T = 0 they are the target's W most probable. Chains
+    are the draft's most probable tokens, verified by the target's samples at every T; at T > 0 the paper samples them
+    and verifies by min(1, p/q). joint_prob starts after the first token, which the target has proposed.
     """
 
     W: int = 16
@@ -81,39 +81,39 @@ class MCSDPlus:
 
     @property
     def draft_length(self) -> int:
-        """Drafted tokens on a path at most: what alpha is a share of."""
+        """Drafted tokens on a path at most; alpha is tau as a share of it."""
         return self.D
 
     def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
-        """Return a session that knows of the target's own tokens where the target runs; see `c2t.protocols.Policy`."""
+        """Return a session that has the target's candidates where the target runs; see `c2t.protocols.Policy`."""
         return ForkSession(draft, verifier) if verifier.live else draft
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
         target = find(draft, ForkSession)
         if target is None:
-            raise InputError("mcsd+ cannot be replayed: its trees start from the target's own candidates")
+            raise InputError("mcsd+ cannot be replayed: its trees start from the target's candidates")
         first, M = target.successors(self.W), self.M if self.decision is None else self.decision.config.M
         forks = torch.arange(first.shape[1], device=first.device)
-        tree, place = Tree.root(root.token), torch.zeros_like(root.token)[:, None]
-        draft.expand(tree, place)  # takes the root in; what follows it is the target's to say
+        tree, frontier = Tree.root(root.token), torch.zeros_like(root.token)[:, None]
+        draft.expand(tree, frontier)  # reads the root; the target gives its successors
         certain, unknown = torch.zeros_like(first[:, None], dtype=tree.log_joint.dtype), tree.entropy
-        level = replace(tree.children(place, first.clamp(min=0)[:, None], certain, unknown), alive=first >= 0)
-        going = torch.ones_like(root.token, dtype=torch.bool)
+        level = replace(tree.children(frontier, first.clamp(min=0)[:, None], certain, unknown), alive=first >= 0)
+        growing = torch.ones_like(root.token, dtype=torch.bool)
         for _ in range(self.D):
-            frontier = torch.where(going[:, None] & level.alive, tree.size + forks, -1)
+            frontier = torch.where(growing[:, None] & level.alive, tree.size + forks, -1)
             tree = tree.extend(level)
             rows = draft.expand(tree, frontier)
             level = tree.children(frontier, *rows.topk_entropy(1, M))
             if self.decision is not None:
-                going = going & self._hopeful(level, rows)
-            if not going.any():
+                growing = growing & self._accepting(level, rows)
+            if not growing.any():
                 break
         tree = tree.extend(level).packed()
         whole = len(forks) == self.W and bool((first >= 0).all())
         return replace(tree, mask=topology(self.W, self.D, first.device)[: tree.size, : tree.size]) if whole else tree
 
-    def _hopeful(self, level: Nodes, rows: NextTokenDistributions) -> Bool[Tensor, " B"]:
-        """Rows in which the decision model trusts at least one fork."""
+    def _accepting(self, level: Nodes, rows: NextTokenDistributions) -> Bool[Tensor, " B"]:
+        """Return the rows in which the decision model expects at least one fork to be accepted."""
         top = rows.top(self.decision.config.widths.get("top_probs", 1))[1].exp()
         confidence = self.decision(Drafted(level.log_joint, level.entropy, level.depth, top, rows.hidden))
         return (level.alive & (confidence >= self.threshold)).any(1)
