@@ -8,7 +8,7 @@ import typer
 
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
-from c2t.costs.store import costs_of, measure_and_keep
+from c2t.costs.store import costs_of, measure_and_store
 from c2t.errors import InputError
 from c2t.models.target.packed_llama import PackedLlama
 from c2t.models.wrappers.ngrams import NGRAMS
@@ -112,7 +112,7 @@ def tune(
     turns = shared.read(files)
 
     def costs(policy: Policy, file: str | None = None) -> RoundCosts:
-        return costs_of(loaded, policy, file) if file else measure_and_keep(loaded, policy, turns, settings.repeats)
+        return costs_of(loaded, policy, file) if file else measure_and_store(loaded, policy, turns, settings.repeats)
 
     candidates = shared.policies(loaded, classifier, specs, None, costs)
     if policies == tuning.DEFAULT_CANDIDATES and (flags or PackedLlama.why_not_rounded(loaded.target.model)):

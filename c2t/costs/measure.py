@@ -1,4 +1,4 @@
-"""Measurement of what a round takes on this machine, and of what a policy's drafts win on a pair."""
+"""Measurement of the seconds of a round on this machine, and of the accepted tokens of a policy's drafts on a pair."""
 
 import copy
 import sys
@@ -29,21 +29,21 @@ from c2t.sampling import Sampling
 from c2t.tree import Nodes, Tree
 from c2t.verification.target_verifier import generate, pad
 
-TEXTS, NEW_TOKENS = 16, 24  # texts that costs are measured on, and new tokens of each
-ROWS = (1, 4, 16)  # texts decoded together in timed rounds
-ALONE = 3  # texts that are timed one after the other
+TEXTS, NEW_TOKENS = 16, 24  # measured texts, and new tokens of each
+ROWS = (1, 4, 16)  # batch sizes of timed rounds
+SINGLE_TEXTS = 3  # timed texts at batch size 1, one after the other
 REPEATS = 6  # measurements of each forward
-OF_A_PHASE = 3  # timed draft phases in one measurement
-# Tokens of all rows at which forwards are timed: some, and those on both sides of a step in the cost.
+PHASE_REPEATS = 3  # timed draft phases in one measurement
+# Timed sizes of forwards, in tokens of all rows: round numbers, and both sides of each step in the cost.
 VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 96, 128, 192, 256} | edges(50)))
 DRAFTED = tuple(sorted({1, 2, 4, 8, 24, 32, 48, 64, 96, 160} | edges(20)))
-BRANCHING = 4  # children of each node in the trees that are timed: neither a chain nor a fan
-UNDISTURBED = 0.25  # quantile of repeated measurements that counts
-TOKENS_OF_A_ROUND = 2  # about what a round with trees adds to a row
-TYPICAL = 4  # tokens of a row that timed rounds verify, within the curves, beyond which these only guess
-# Verified nodes a row at which the yield is told.
+BRANCHING = 4  # children of each node in timed trees: neither a chain nor a fan
+UNDISTURBED = 0.25  # quantile that stands for repeated measurements
+TOKENS_PER_ROUND = 2  # new tokens per row of a round with trees, about
+TYPICAL = 4  # verified tokens per row of timed rounds, within the curves, which are extrapolated beyond
+# Verified nodes per row at which the yield is measured.
 NODES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0)
-LENGTHS = ("levels", "length")  # settings that say how deep a policy drafts
+LENGTHS = ("levels", "length")  # settings that bound the depth of a policy's trees
 Clock = Callable[[], float]
 
 
@@ -67,34 +67,34 @@ def measure(
     """Return the costs of rounds on this machine, and the yield of a ranked policy's trees on the first TEXTS of these
     prompts.
 
-    The texts are greedy. Forwards and real rounds take turns, `repeats` times, so that a machine whose speed drifts
-    treats all alike: what a round takes beyond its forwards is a small difference of the two.
+    The texts are greedy. Forwards and real rounds take turns, `repeats` times, because the speed of a machine drifts
+    and the overhead of a round is a small difference of the two.
     """
     texts = write_continuations(
         pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
-    forwards = Forwards(Bench(pair, texts[0], clock, getattr(policy, "level_plan", None)))
-    played = [
-        RealRounds(pair, each, batches(prompts, rows), repeats, clock)
+    forwards = Forwards(ForwardTimer(pair, texts[0], clock, getattr(policy, "level_plan", None)))
+    decoding = [
+        RealRounds(pair, budget, batches(prompts, rows), repeats, clock)
         for rows in ROWS
-        for each in (Plain(), *shallow_and_deep(policy, TYPICAL * rows))
+        for budget in (Plain(), *shallow_and_deep(policy, TYPICAL * rows))
     ]
     for _ in range(repeats):
         forwards.time()
-        for rounds in played:
-            rounds.go_on()
+        for rounds in decoding:
+            rounds.run_turn()
     costs = RoundCosts(forwards.curve("verify"), forwards.curve("draft"), Overhead(), profile(pair, policy, texts))
-    return costs._replace(overhead=fit([excess for rounds in played for excess in rounds.excesses(costs)]))
+    return costs._replace(overhead=fit([sample for rounds in decoding for sample in rounds.overhead_samples(costs)]))
 
 
 def batches(prompts: Sequence[Sequence[int]], rows: int) -> list[Sequence[Sequence[int]]]:
-    """Return the prompts of timed rounds, so many together: one batch, or ALONE of one."""
-    return [prompts[at : at + rows] for at in range(0, min(max(ALONE, rows), len(prompts)), rows)]
+    """Return the prompts of timed rounds in batches of `rows`: one batch, or SINGLE_TEXTS of one."""
+    return [prompts[at : at + rows] for at in range(0, min(max(SINGLE_TEXTS, rows), len(prompts)), rows)]
 
 
 def shallow_and_deep(policy: Any, nodes: int) -> Iterator[Budget]:
-    """Yield budgets of so many nodes that draft one level, and all: where drafting does not pay, too, its costs are to
-    be known."""
+    """Yield budgets of so many nodes that draft one level, and all levels. They draft even where that is not
+    profitable, so that its costs are measured."""
     name = next((field.name for field in fields(policy) if field.name in LENGTHS), None)
     if name and policy.levels > 1:
         yield Budget(replace(policy, **{name: 1}), nodes)
@@ -103,7 +103,7 @@ def shallow_and_deep(policy: Any, nodes: int) -> Iterator[Budget]:
 
 
 def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profile:
-    """Return the yield of a policy's trees, from the rounds that these texts take.
+    """Return the yield of a policy's trees, by replay of these texts.
 
     All rounds' nodes are sorted together by their joint probability, as a budget sorts those of a batch.
     """
@@ -133,11 +133,13 @@ def profile(pair: Pair, policy: Policy, texts: Sequence[Continuation]) -> Profil
 
 
 class Forwards:
-    """Seconds of the target's and of the draft's forwards over so many tokens of one row; more rows cost what real
-    rounds of them take beyond that. verified, drafted: the numbers of tokens."""
+    """Seconds of the target's and of the draft's forwards over so many tokens of one row. The overhead of further rows
+    is measured in real rounds. verified, drafted: the numbers of tokens."""
 
-    def __init__(self, bench: "Bench", verified: Sequence[int] | None = None, drafted: Sequence[int] | None = None):
-        self.bench = bench
+    def __init__(
+        self, timer: "ForwardTimer", verified: Sequence[int] | None = None, drafted: Sequence[int] | None = None
+    ):
+        self.timer = timer
         self.sizes = {
             "verify": VERIFIED if verified is None else verified,
             "draft": DRAFTED if drafted is None else drafted,
@@ -148,7 +150,7 @@ class Forwards:
         """Time every forward once."""
         for kind, sizes in self.sizes.items():
             for size in sizes:
-                self.seconds.setdefault((kind, size), []).append(getattr(self.bench, kind)(size))
+                self.seconds.setdefault((kind, size), []).append(getattr(self.timer, kind)(size))
 
     def curve(self, kind: str) -> Curve:
         """Return the seconds of the target's ("verify") or the draft's ("draft") forwards."""
@@ -157,14 +159,14 @@ class Forwards:
 
 
 def envelope(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return for each size the least seconds of it and of all larger ones: a forward over fewer tokens takes no longer,
-    and where it did the machine was busy."""
+    """Return for each size the least seconds of it and of all larger ones: where fewer tokens took longer, the machine
+    was busy."""
     return tuple(map(float, np.minimum.accumulate(np.array(seconds)[::-1])[::-1]))
 
 
-class Bench:
-    """Forwards against the clock, behind the first half of a text. plan: a policy as numbers, whose trees the draft
-    grows by itself, where it can."""
+class ForwardTimer:
+    """Times single forwards after the first half of a text. plan: the static plan of a policy, whose trees the draft
+    grows fused, where it can."""
 
     def __init__(self, pair: Pair, text: Continuation, clock: Clock, plan: LevelPlan | None = None):
         self.clock, self.plan = clock, plan
@@ -180,7 +182,7 @@ class Bench:
     def verify(self, size: int) -> float:
         """Return the target's seconds over trees of `size` tokens."""
         session = copy.copy(self.session)
-        session.cache = session.cache.copy()  # which grows without a change to the text's own
+        session.cache = session.cache.copy()  # its growth does not change the original
         tree = regular(self.root, size, BRANCHING)
         start = self._now()
         session.verify(tree)
@@ -189,8 +191,8 @@ class Bench:
     @torch.inference_mode()
     def draft(self, width: int) -> float:
         """Return the draft's seconds over a level of `width` tokens under the root."""
-        if self.plan is not None and (one := self._phase(width, 1)) is not None:
-            return max(self._phase(width, 2) - one, sys.float_info.min)
+        if self.plan is not None and (single := self._phase(width, 1)) is not None:
+            return max(self._phase(width, 2) - single, sys.float_info.min)
         tree = regular(self.root, width + 1, width)
         session = self.drafted.fork(torch.zeros(len(tree.token), dtype=torch.long, device=self.root.device))
         slots = torch.arange(width + 1, device=self.root.device).expand(len(tree.token), -1)
@@ -200,12 +202,12 @@ class Bench:
         return self._now() - start
 
     def _phase(self, width: int, levels: int) -> float | None:
-        """Return the seconds of trees that are drafted at once, the least of some: a difference of two is wanted, from
-        which others' work would not only add. None where the draft does not."""
+        """Return the least seconds of several fused draft phases; None for a draft that cannot fuse them. The level's
+        cost is a difference of two of them, to which other processes would add noise of either sign."""
         session, root = self.drafted.fork(torch.zeros_like(self.lengths)), Root(self.root, None)
         plan = self.plan._replace(K=width, width=width, levels=levels, limits=SelectLimits(0.0), reranked=None)
         seconds = []
-        for _ in range(1 + OF_A_PHASE):  # the first time it makes its room
+        for _ in range(1 + PHASE_REPEATS):  # the first run allocates its memory
             start = self._now()
             if grow_tree_of(session, plan, root) is None:
                 return None
@@ -218,7 +220,7 @@ class Bench:
 
 def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
     """Return trees of `size` tokens in which every node has `branching` children, level by level."""
-    parents = [(place - 1) // branching for place in range(1, size)]
+    parents = [(slot - 1) // branching for slot in range(1, size)]
     depths = [-1]
     for parent in parents:
         depths.append(depths[parent] + 1)
@@ -231,23 +233,23 @@ def regular(root: Int[Tensor, " B"], size: int, branching: int) -> Tree:
 
 
 class RealRounds:
-    """Rounds of a policy that decodes batches one after the other, against the clock, in about `turns` turns."""
+    """Timed rounds of a policy that decodes batches one after the other, in about `turns` turns."""
 
     def __init__(self, pair: Pair, policy: Any, batches: Sequence[Sequence[Sequence[int]]], turns: int, clock: Clock):
         self.timed: list[tuple[int, list[int], int, float]] = []
-        rounds = len(batches) * NEW_TOKENS / (TOKENS_OF_A_ROUND if policy.levels else 1)
-        self.a_turn = ceil(rounds / turns)
+        rounds = len(batches) * NEW_TOKENS / (TOKENS_PER_ROUND if policy.levels else 1)
+        self.rounds_per_turn = ceil(rounds / turns)
         self.steps = self._decode(pair, policy, batches, clock)
 
-    def go_on(self) -> None:
-        """Play the rounds of a turn, or as many as are left."""
-        self.timed += islice(self.steps, self.a_turn)
+    def run_turn(self) -> None:
+        """Run the rounds of a turn, or as many as are left."""
+        self.timed += islice(self.steps, self.rounds_per_turn)
 
     def _decode(
         self, pair: Pair, policy: Any, batches: Sequence[Sequence[Sequence[int]]], clock: Clock
     ) -> Iterator[tuple[int, list[int], int, float]]:
-        """Yield each round's rows, the tokens of its draft forwards, those verified, and its seconds, but for each
-        batch's first round, in which the draft reads the prompts."""
+        """Yield each round's rows, the tokens of its draft forwards, those verified, and its seconds. Each
+        batch's first round is left out, in which the draft reads the prompts."""
         for prompts in batches:
             steps = generate(
                 pair.target,
@@ -264,28 +266,28 @@ class RealRounds:
                 if len(step.rows) == len(prompts):
                     yield len(prompts), widths, int(step.tree.sizes.sum()), seconds
 
-    def excesses(self, forwards: RoundCosts) -> Iterator[OverheadSample]:
-        """Yield the seconds beyond the forwards, by the number of rows and draft forwards."""
+    def overhead_samples(self, forwards: RoundCosts) -> Iterator[OverheadSample]:
+        """Yield the seconds outside the forwards, by the number of rows and draft forwards."""
         groups: dict[tuple[int, int], list[float]] = {}
         for rows, widths, verified, seconds in self.timed:
-            spent = seconds - forwards.seconds(rows, widths, verified)
-            groups.setdefault((rows, len(widths)), []).append(spent)
-        for (rows, levels), excess in groups.items():
-            yield OverheadSample(rows, levels, len(excess), undisturbed(excess))
+            overhead = seconds - forwards.seconds(rows, widths, verified)
+            groups.setdefault((rows, len(widths)), []).append(overhead)
+        for (rows, levels), overheads in groups.items():
+            yield OverheadSample(rows, levels, len(overheads), undisturbed(overheads))
 
 
 def undisturbed(seconds: Sequence[float]) -> float:
-    """Return the quantile UNDISTURBED of repeated measurements: what else a machine does only adds to them."""
+    """Return the quantile UNDISTURBED of repeated measurements: other processes only add to them."""
     return float(np.quantile(seconds, UNDISTURBED))
 
 
-def fit(found: Sequence[OverheadSample]) -> Overhead:
-    """Return the rest of a round that fits best, by least squares; no part of it is negative."""
-    if not found:
+def fit(samples: Sequence[OverheadSample]) -> Overhead:
+    """Return the overhead that fits best, by least squares; no part of it is negative."""
+    if not samples:
         return Overhead()
-    weights = np.sqrt([each.rounds for each in found])
-    columns = np.array([counts(each.rows, each.levels) for each in found], float) * weights[:, None]
-    seconds = np.array([each.seconds for each in found]) * weights
+    weights = np.sqrt([sample.rounds for sample in samples])
+    columns = np.array([counts(sample.rows, sample.levels) for sample in samples], float) * weights[:, None]
+    seconds = np.array([sample.seconds for sample in samples]) * weights
     best, least = Overhead(), float((seconds**2).sum())
     for used in product((False, True), repeat=len(best)):  # the best fit without negative parts is one of these
         if any(used):
@@ -299,7 +301,7 @@ def fit(found: Sequence[OverheadSample]) -> Overhead:
 
 
 def ticking(steps: Iterator[Step], device: torch.device, clock: Clock) -> Iterator[tuple[Step, float]]:
-    """Yield the same steps, each with the seconds that it took, without the time that the reader spends on it."""
+    """Yield the same steps, each with the seconds that it took, without the consumer's time."""
     start = now(device, clock)
     for step in steps:
         yield step, now(device, clock) - start

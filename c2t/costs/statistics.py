@@ -1,4 +1,4 @@
-"""Costs and yield of a run, read off its Steps: tau, gamma and draft passes, per round and in total."""
+"""Costs and yield of a run, from its Steps: tau, gamma and draft passes, per round and in total."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class Statistics(Counts):
 
     verified: tokens in the target's forward, root included; accepted: drafted tokens accepted; passes: draft forwards;
     one entry a round each. new_tokens: tokens of the text, after the cut; cut: tokens emitted past it; capped: nodes
-    that only a size limit kept out of a tree. `1 * prompts + sum(accepted + 1) - cut == new_tokens` always holds.
+    that only a size limit left out of a tree. `1 * prompts + sum(accepted + 1) - cut == new_tokens` always holds.
     """
 
     prompts: int = 0

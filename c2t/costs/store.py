@@ -26,7 +26,7 @@ from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 
-FORMAT = 8  # of the files; those of another one are not read, but measured again
+FORMAT = 8  # of the files; costs in another format are measured again
 BUSY = 0.8  # share of the time that an idle machine gives to a measurement, at least
 SEEN = 32  # prompts, from all files and categories alike, of which the shortest are measured on
 
@@ -45,8 +45,8 @@ def device_name(device: torch.device) -> str:
 
 
 def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> RoundCosts:
-    """Return the costs of a budget over this policy: those in a file, else those kept from before, else measured now,
-    on the prompts that the pair is harvested on. InputError for a pair without such prompts."""
+    """Return the costs of a budget over this policy: those in a file, else the stored ones, else measured now on the
+    prompts of the pair's harvest. InputError for a pair without such prompts."""
     if file is not None:
         return read_costs(Path(file))
     path = path_of(pair, policy)
@@ -59,12 +59,12 @@ def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> Roun
             f"no costs were measured for {describe(policy, brief=True)} on {pair.name} here, and no prompts come with "
             f"it: run c2t tune --policies budget:of={describe(policy, brief=True)} --prompts FILE, or give nodes"
         ) from error
-    return measure_and_keep(pair, policy, [prompt for file in files for prompt in read_prompts(file)])
+    return measure_and_store(pair, policy, [prompt for file in files for prompt in read_prompts(file)])
 
 
-def measure_and_keep(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repeats: int = REPEATS) -> RoundCosts:
-    """Measure the costs of a budget over this policy on some of the prompts, and keep them for next time."""
-    Budget(policy, nodes=1)  # which refuses a policy before anything is measured for it
+def measure_and_store(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repeats: int = REPEATS) -> RoundCosts:
+    """Measure the costs of a budget over this policy on some of the prompts, and store them."""
+    Budget(policy, nodes=1)  # raises for an unsuitable policy before anything is measured
     start, worked = time.perf_counter(), time.process_time()
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in spread(prompts, SEEN)]
     costs = measure(pair, policy, sorted(ids, key=len)[:TEXTS], repeats)  # long ones would only take longer
@@ -73,17 +73,17 @@ def measure_and_keep(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repe
     try:
         write_text(path, entry + "\n")
     except OSError as error:
-        raise InputError(f"cannot keep what was measured in {path}: {error.strerror}; set $C2T_CACHE") from error
+        raise InputError(f"cannot store costs in {path}: {error.strerror}; set $C2T_CACHE") from error
     seconds, worked = time.perf_counter() - start, time.process_time() - worked
     busy = "; others used the machine: run c2t tune again when it is idle" * (worked < BUSY * seconds)
-    sys.stderr.write(f"measured in {seconds:.0f} s what rounds cost here, and kept it in {path}{busy}\n")
+    sys.stderr.write(f"measured the costs of rounds in {seconds:.0f} s, and stored them in {path}{busy}\n")
     return costs
 
 
 def read_costs(path: Path, key: dict[str, Any] | None = None) -> RoundCosts:
     """Return the costs in a file; with a key InputError unless they were measured for it."""
     remedy = f"delete {path} to measure again"
-    entry = from_json(_Entry, read_file(path, "costs of rounds"), path, remedy)
+    entry = from_json(_CostsFile, read_file(path, "costs of rounds"), path, remedy)
     if key is not None and entry.key != key:
         raise InputError(f"{path}: costs of another machine, pair or policy; {remedy}")
     try:
@@ -94,25 +94,25 @@ def read_costs(path: Path, key: dict[str, Any] | None = None) -> RoundCosts:
 
 
 def path_of(pair: Pair, policy: Policy) -> Path:
-    """Return the file that the costs are kept in."""
+    """Return the file of the costs."""
     return cache() / f"costs-{pair.name}-{checksum(_key(pair, policy))[:12]}.json"
 
 
 def _key(pair: Pair, policy: Policy) -> dict[str, Any]:
     network = getattr(policy, "classifier", None)
     classifier = checksum([[name, weight.tolist()] for name, weight in network.state_dict().items()]) if network else ""
-    rates = getattr(policy, "accuracies", None)  # a file of the same name may have other ones
+    rates = getattr(policy, "accuracies", None)  # files of one name may differ
     read = {"accuracies": checksum(rates.rates)} if rates else {}
     return {**key(pair), "policy": describe(policy), "classifier": classifier, "format": FORMAT, **read}
 
 
 def _as_json(part: Any) -> Any:
-    return {name: _as_json(each) for name, each in part._asdict().items()} if hasattr(part, "_asdict") else part
+    return {name: _as_json(value) for name, value in part._asdict().items()} if hasattr(part, "_asdict") else part
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """A file's content."""
+class _CostsFile:
+    """Content of a file of costs."""
 
     __pydantic_config__ = CLOSED
     key: dict[str, Any]

@@ -153,7 +153,7 @@ def _budget(settings: list[tuple[str, str]], inner: Any, costs: Callable[..., Ro
         return Budget(inner, nodes)
     if not costs:
         raise InputError("budget needs nodes: budget:nodes=64; without them it takes costs measured on this machine")
-    Budget(inner, nodes=1)  # which refuses a policy before anything is measured for it
+    Budget(inner, nodes=1)  # raises for an unsuitable policy before anything is measured
     return Budget(inner, nodes, costs(inner, *values.values()))
 
 

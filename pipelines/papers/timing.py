@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from c2t.costs.measure import Bench, Forwards, now
+from c2t.costs.measure import Forwards, ForwardTimer, now
 from c2t.costs.statistics import Trace, total
 from c2t.models.loading.load import Pair
 from c2t.policies import C2T, Eagle2
@@ -116,7 +116,7 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
     policies |= {f"C2T beta={beta:g}": C2T(study.classifier(), beta, K, K, LEVELS) for beta in BETAS}
     with steady_clock(study.pair.target.device) as steady:
         clock = clock or steady
-        forwards = Forwards(Bench(study.pair, study.texts(LEVELS)[0], clock), drafted=())
+        forwards = Forwards(ForwardTimer(study.pair, study.texts(LEVELS)[0], clock), drafted=())
         for _ in range(REPEATS):
             forwards.time()
         curve = forwards.curve("verify")

@@ -277,7 +277,7 @@ def test_bench_over_batch_sizes(at_home: Path, tmp_path: Path, monkeypatch: pyte
     few = ["--max-new-tokens", "6", "--timed", "2", "--policies", policies]
     result = c2t("bench", "--batch", "1,2", *few, "--figure", figure, "--json", "-")
     assert result.exit_code == 0, result.output
-    assert "what rounds cost here, and kept it in" in result.stderr
+    assert "measured the costs of rounds in " in result.stderr
     line = json.loads(result.stdout.splitlines()[-1])
     assert line["command"] == "bench batches"
     assert len(line["figures"]["rows"]) == 6

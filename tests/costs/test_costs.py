@@ -13,8 +13,8 @@ import torch
 from c2t.costs import measure as measuring
 from c2t.costs import store
 from c2t.costs.measure import (
-    Bench,
     Forwards,
+    ForwardTimer,
     OverheadSample,
     envelope,
     fit,
@@ -23,7 +23,7 @@ from c2t.costs.measure import (
     regular,
     shallow_and_deep,
 )
-from c2t.costs.store import costs_of, measure_and_keep, path_of, read_costs
+from c2t.costs.store import costs_of, measure_and_store, path_of, read_costs
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.models.drafts.session import DraftSession
@@ -144,7 +144,7 @@ def test_each_forward_is_timed_at_its_size(small_pair: Pair, monkeypatch: pytest
     [text] = continuations(small_pair, [small_pair.tokenizer(TURNS[0]).input_ids], 8, 1, Sampling())
     monkeypatch.setattr(TargetSession, "verify", slowly_verify)
     monkeypatch.setattr(DraftSession, "expand", slowly_expand)
-    forwards = Forwards(Bench(small_pair, text, lambda: now[0]), (1, 2, 5, 7), (1, 2, 3))
+    forwards = Forwards(ForwardTimer(small_pair, text, lambda: now[0]), (1, 2, 5, 7), (1, 2, 3))
     for _ in range(5):
         forwards.time()
     assert calls == {1: 5, 2: 5, 5: 5, 7: 5}
@@ -169,8 +169,8 @@ def test_costs_are_kept_by_pair_and_policy(
     prompts = [Prompt(number, "", [turn], "f") for number, turn in enumerate(TURNS[:2])]
     with pytest.raises(InputError, match=r"run c2t tune --policies budget:of=eagle2:.* --prompts FILE"):
         costs_of(small_pair, POLICY)
-    costs = measure_and_keep(small_pair, POLICY, prompts, repeats=1)
-    assert "what rounds cost here, and kept it in" in capsys.readouterr().err
+    costs = measure_and_store(small_pair, POLICY, prompts, repeats=1)
+    assert "measured the costs of rounds in " in capsys.readouterr().err
     [path] = quick.iterdir()
     assert path == path_of(small_pair, POLICY)
     assert costs_of(small_pair, POLICY) == read_costs(path) == costs_of(small_pair, Chain(1), path) == costs
@@ -236,5 +236,5 @@ def test_a_busy_machine_is_told(
     )
     monkeypatch.setattr(store, "time", clocks)
     monkeypatch.setattr(store, "measure", lambda *_: toy_costs(2))
-    measure_and_keep(small_pair, POLICY, [Prompt(0, "", ["a"], "f")])
+    measure_and_store(small_pair, POLICY, [Prompt(0, "", ["a"], "f")])
     assert ("run c2t tune again when it is idle" in capsys.readouterr().err) == busy
