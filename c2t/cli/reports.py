@@ -146,8 +146,8 @@ def sweep_remarks(sweep: Sweep) -> str:
         "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included",
         "fronts: smallest gamma for at least a tau, linear between points; intervals: 95 %, paired bootstrap",
     ]
-    if sweep.known:
-        lines.append(f"{sweep.known} of {len(sweep.points)} points were in the file already")
+    if sweep.stored:
+        lines.append(f"{sweep.stored} of {len(sweep.points)} points were in the file already")
     if sweep.skipped:
         lines.append(f"{sweep.skipped} turns left out: too long for the target's positions")
     return "\n".join(lines)

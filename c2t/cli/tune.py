@@ -185,7 +185,7 @@ def remarks(result: tuning.Tuning) -> str:
     ]
     if measured := [row.label for row in result.rows if row.rounds is None]:
         lines.append(f"{', '.join(measured)}: only measured; predicted as plain decoding times the measured ratio")
-    lines.append(f"chosen: {result.said}")
+    lines.append(f"chosen: {result.summary}")
     return "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
-"""Acceptance rates of the draft's first, second, ... draw, which shape Sequoia's tree. They are measured on the pair
-and stored beside it (DySpec, section 5: its baseline Sequoia)."""
+"""Acceptance rates of the draft's first, second, ... sample, which shape Sequoia's tree. They are measured on the pair
+and stored with it (DySpec, section 5: its baseline Sequoia)."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ FILE = "acceptance.json"
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Measured(NamedTuple):
-    """Measured rates. rates[j]: share of the rounds in which the child drawn as number j was the accepted one."""
+class AcceptanceRates(NamedTuple):
+    """Measured rates. rates[j]: share of the rounds in which the child sampled as number j was the accepted one."""
 
     rates: tuple[float, ...]
     rounds: int
@@ -39,9 +39,9 @@ def acceptance_by_rank(
     rule: str,
     children: int = 16,
     max_new_tokens: int = 64,
-) -> Measured:
-    """Count, over real rounds, how often each draw is the accepted one. Under every root `children` are drawn without
-    replacement, and nothing below them."""
+) -> AcceptanceRates:
+    """Count, over real rounds, how often each sample is the accepted one. Every tree has `children` nodes below the
+    root, sampled without replacement."""
     policy = MCSD((children,), draft_temperature)
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampling": sampling, "eos": pair.target.eos}
     counts, rounds = torch.zeros(children, dtype=torch.long), 0
@@ -53,7 +53,7 @@ def acceptance_by_rank(
         child = step.accepted.slots[hit, 1:2]
         ranks = step.tree.rank[hit].gather(1, child)[:, 0].cpu() if child.numel() else counts[:0]
         counts += torch.bincount(ranks, minlength=children)
-    return Measured(tuple((counts / max(rounds, 1)).tolist()), rounds)
+    return AcceptanceRates(tuple((counts / max(rounds, 1)).tolist()), rounds)
 
 
 def key(pair: Pair, temperature: float, draft_temperature: float, rule: str, top_p: float = 1.0) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def key(pair: Pair, temperature: float, draft_temperature: float, rule: str, top
     return {"draft": pair.sources["draft"][1], "rule": rule, **{name: float(value) for name, value in numbers.items()}}
 
 
-def store(path: Path, key: dict[str, Any], measured: Measured) -> None:
+def store(path: Path, key: dict[str, Any], measured: AcceptanceRates) -> None:
     """Add an entry to a file of measured vectors, in place of an older one with the same key."""
     entries = [entry for entry in _read(path) if {name: entry.get(name) for name in key} != key]
     entries.append({**key, "rates": [round(rate, 6) for rate in measured.rates], "rounds": measured.rounds})
@@ -93,18 +93,18 @@ def lookup(
 
 
 def local_file(pair: str) -> Path:
-    """Return the file of measurements made on this machine."""
+    """Return the file of this machine's measurements."""
     return checkpoints.root() / "checkpoints" / "local" / pair / FILE
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    return from_json(list[_Entry], read_file(path), f"{path} does not hold measured acceptance rates")
+    return from_json(list[_StoredRates], read_file(path), f"{path} does not hold measured acceptance rates")
 
 
 @with_config(EXTENSIBLE)
-class _Entry(TypedDict):
+class _StoredRates(TypedDict):
     """A measured vector and what it depends on (`key`), as it is stored."""
 
     rates: Annotated[list[Share], Field(min_length=1, max_length=1024)]

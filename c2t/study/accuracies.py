@@ -1,4 +1,4 @@
-"""How often each rank of each depth of a draft is right, which shapes Medusa's static tree. Measured by replay."""
+"""Accuracy of each rank at each depth of a draft, which shapes Medusa's static tree. Measured by replay."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from c2t.storage.atomic import write_text
 from c2t.tree import Tree
 
 
-class Measured(NamedTuple):
+class MeasuredAccuracies(NamedTuple):
     """Measured accuracies. rates[depth][rank]: share of the positions at which the candidate of that rank is the
     target's token."""
 
@@ -22,10 +22,10 @@ class Measured(NamedTuple):
     positions: int
 
 
-def accuracies(drafter: DraftModel, texts: Sequence[Continuation], levels: int, ranks: int) -> Measured:
-    """Count, at every position of the texts, which of the draft's `ranks` most probable tokens is the text's own, at
-    each of `levels` depths. A draft that reads the path is given the text's tokens: a depth counts what follows a path
-    that is right so far. The texts must go on `levels` tokens beyond their ends."""
+def accuracies(drafter: DraftModel, texts: Sequence[Continuation], levels: int, ranks: int) -> MeasuredAccuracies:
+    """Count, at every position of the texts, which of the draft's `ranks` most probable tokens is that of the text,
+    at each of `levels` depths. The path to each depth consists of the text's tokens, so that every depth counts after a
+    correct path. The texts must be `levels` tokens longer than their ends."""
     hits, positions = torch.zeros(levels, ranks, dtype=torch.long), 0
     for text in texts:
         for position, draft in forks(drafter, text):
@@ -40,10 +40,10 @@ def accuracies(drafter: DraftModel, texts: Sequence[Continuation], levels: int, 
                     certain = torch.zeros(right.shape, device=right.device)
                     tree = tree.extend(tree.children(slot, right, certain, certain[..., 0]))
                 draft.refuse_nan()
-    return Measured(tuple(map(tuple, (hits / max(positions, 1)).tolist())), positions)
+    return MeasuredAccuracies(tuple(map(tuple, (hits / max(positions, 1)).tolist())), positions)
 
 
-def write(path: Path, measured: Measured, **condition: str | int | float) -> None:
+def write(path: Path, measured: MeasuredAccuracies, **condition: str | int | float) -> None:
     """Write measured accuracies for `c2t.policies.medusa_tree.Accuracies.read`, with what they were measured on."""
     rates = [[round(rate, 6) for rate in ranks] for ranks in measured.rates]
     write_text(path, json.dumps({**condition, "positions": measured.positions, "accuracies": rates}, indent=1) + "\n")

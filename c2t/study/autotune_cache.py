@@ -1,4 +1,4 @@
-"""Results of `c2t tune`, kept on this machine by device, pair, batch size and temperature: in $C2T_CACHE, else
+"""Results of `c2t tune`, stored on this machine by device, pair, batch size and temperature: in $C2T_CACHE, else
 ~/.cache/c2t."""
 
 import json
@@ -19,8 +19,8 @@ from c2t.storage.paths import cache
 class Tuned(NamedTuple):
     """Policy that was the fastest, as text that `c2t.policies.spec.parse` reads.
 
-    classifier: the one that its candidates used. predicted: new tokens per second, as the clock corrected it. settings:
-    of the run that chose it. ngrams: whether the draft is mixed with the text's n-grams for it.
+    classifier: that of the candidates. predicted: new tokens per second, corrected by the measurement. settings: of the
+    run that chose the policy. ngrams: True if the draft is mixed with the text's n-grams.
     """
 
     policy: str
@@ -32,7 +32,7 @@ class Tuned(NamedTuple):
 
 def key(pair: Pair, batch: int, temperature: float) -> dict[str, Any]:
     """Return everything that the fastest policy depends on: the device, the pair with its draft, the dtype, the batch
-    size, and the temperature, since guesses come true less often where the target's own choices vary."""
+    size, and the temperature, since acceptance falls with it."""
     return {**key_of(pair), "batch": batch, "temperature": float(temperature)}
 
 
@@ -49,12 +49,12 @@ def store(key: dict[str, Any], tuned: Tuned) -> Path:
     try:
         write_text(path, text + "\n")
     except OSError as error:
-        raise InputError(f"cannot keep what was found in {path}: {error.strerror}; set $C2T_CACHE") from error
+        raise InputError(f"cannot store the result in {path}: {error.strerror}; set $C2T_CACHE") from error
     return path
 
 
 def lookup(key: dict[str, Any]) -> Tuned:
-    """Return the entry of a key. Raises InputError, with the command that makes it, where it is missing or damaged, and
+    """Return the entry of a key. Raises InputError, with the command that makes it, if it is missing or damaged, and
     for a policy that names a file or a Hub id."""
     path = path_of(key)
     if not path.exists():
@@ -64,7 +64,7 @@ def lookup(key: dict[str, Any]) -> Tuned:
             f"--temperature {key['temperature']:g} with the same options first"
         )
     try:
-        entry = from_json(_Entry, read_file(path), path)
+        entry = from_json(_TunedFile, read_file(path), path)
         if entry.key != key:
             raise InputError(f"{path}: an entry of another key")
     except InputError as error:
@@ -74,8 +74,8 @@ def lookup(key: dict[str, Any]) -> Tuned:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """A file's content: `Tuned` and the key that it belongs to."""
+class _TunedFile:
+    """Content of a file: `Tuned` and its key."""
 
     __pydantic_config__ = CLOSED
     key: dict[str, Any]

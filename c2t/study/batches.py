@@ -21,16 +21,16 @@ from c2t.study.interval import Figures, Interval, Sums, bootstrap
 from c2t.verification.target_verifier import generate
 
 WARM_UP_TOKENS = 4
-AT_ONCE = 256  # rows of all policies that take turns, at most
-TURN = 8  # rounds that a policy plays before the next one does: enough to be warm, too few for a machine to change
-MOST_ROWS = 4096  # of a batch
+MOST_ROWS_TOGETHER = 256  # rows of all policies that take turns, at most
+TURN = 8  # rounds of a policy's turn: enough to be warm, too few for the machine to drift
+MOST_ROWS = 4096  # in a batch
 DEFAULT_POLICIES = "plain,eagle2:N=8,levels=3,K=4,eagle2:N=26,threshold:threshold=0.1,c2t,budget"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSettings(RunSettings):
     """Settings of a run. batches: numbers of prompts to decode together. timed: prompts to measure each of them on, in
-    two batches at least; where there are fewer prompts, they come again."""
+    two batches at least; fewer prompts are repeated."""
 
     batches: tuple[int, ...] = (1, 4, 16)
     timed: int = 16
@@ -66,7 +66,7 @@ class Entrant(NamedTuple):
 
 class Run(NamedTuple):
     """One batch by one policy. new: tokens after the first of each prompt; seconds: from the first tokens to the last,
-    so without the prompts' own forward."""
+    without the prefill."""
 
     new: int
     seconds: float
@@ -92,17 +92,17 @@ def measure(
     settings: BatchSettings = BatchSettings(),
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
 ) -> list[Speed]:
-    """Return the speed of every policy at every batch size, against the clock. Plain decoding is always among them.
+    """Return the measured speed of every policy at every batch size. Plain decoding is always among them.
 
-    All policies take turns on each batch, in an order that is drawn anew, because a machine may drift. EOS does not end
-    these runs, so that a batch keeps its size: all texts have max_new_tokens.
+    All policies take turns on each batch, in a random order, because a machine may drift. EOS does not end these runs,
+    so that a batch keeps its size: all texts have max_new_tokens.
     """
     if Plain() not in policies:
         policies = [Plain(), *policies]
     ids = first_turns(pair, prompts, max(settings.groups(batch) * batch for batch in settings.batches), settings)
     of = sum(settings.groups(batch) for batch in settings.batches) * len(policies)
     progress(0, of, "warms up")
-    found: list[Speed] = []
+    speeds: list[Speed] = []
     done = 0
     for batch in settings.batches:
         groups = grouped(ids, batch, settings.groups(batch))
@@ -112,8 +112,8 @@ def measure(
             done += 1
             progress(done, of, f"batches of {batch}")
         plain = runs[policies.index(Plain())]
-        found += [speed(batch, policy, each, plain) for policy, each in zip(policies, runs, strict=True)]
-    return found
+        speeds += [speed(batch, *policy_runs, plain) for policy_runs in zip(policies, runs, strict=True)]
+    return speeds
 
 
 def first_turns(pair: Pair, prompts: Sequence[Prompt], most: int, settings: RunSettings) -> list[list[int]]:
@@ -123,40 +123,40 @@ def first_turns(pair: Pair, prompts: Sequence[Prompt], most: int, settings: RunS
 
 
 def grouped(ids: Sequence[Sequence[int]], batch: int, groups: int) -> list[Group]:
-    """Return so many batches of prompts, which come again where there are too few."""
+    """Return so many batches of prompts, which are repeated if there are too few."""
     numbers = [range(group * batch, (group + 1) * batch) for group in range(groups)]
-    return [Group([ids[number % len(ids)] for number in each], each) for each in numbers]
+    return [Group([ids[number % len(ids)] for number in batch_numbers], batch_numbers) for batch_numbers in numbers]
 
 
 def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: RunSettings) -> Iterator[tuple[int, Run]]:
-    """Decode every batch with every entrant; yield the entrant's number and its run. All are warm before the first.
+    """Decode every batch with every entrant; yield the entrant's number and its run. All are warmed up first.
 
-    On a CPU they take turns of TURN rounds in each batch, so that what else the machine does meets all of them; as many
-    at once as have AT_ONCE rows together, because each has caches of its own. The order is drawn anew for every turn,
-    because what one leaves in the processor's caches meets the next. On CUDA one follows the other.
+    On a CPU they take turns of TURN rounds in each batch, so that other load on the machine affects all of them. At
+    most MOST_ROWS_TOGETHER rows take turns, because each entrant has caches of its own. The order is random in every
+    turn, because one entrant leaves its data in the processor's caches for the next. On CUDA one follows the other.
     """
     for entrant in entrants:
-        alone = Group(groups[0].ids[:1], groups[0].numbers[:1], [WARM_UP_TOKENS])
-        Writing(entrant, alone, settings).go_on(WARM_UP_TOKENS)
+        single = Group(groups[0].ids[:1], groups[0].numbers[:1], [WARM_UP_TOKENS])
+        TimedBatch(entrant, single, settings).run_rounds(WARM_UP_TOKENS)
     order = list(range(len(entrants)))
-    shuffled = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for group in groups:
-        shuffled.shuffle(order)
+        rng.shuffle(order)
         on_a_cpu = entrants[0].pair.target.device.type == "cpu"
-        together = max(1, AT_ONCE // len(group.ids)) if on_a_cpu else 1
+        together = max(1, MOST_ROWS_TOGETHER // len(group.ids)) if on_a_cpu else 1
         for first in range(0, len(order), together):
-            some = order[first : first + together]
-            going = {number: Writing(entrants[number], group, settings) for number in some}
-            while going:
-                for number in shuffled.permutation(list(going)):
-                    run = going[number].go_on(TURN)
+            turn = order[first : first + together]
+            running = {number: TimedBatch(entrants[number], group, settings) for number in turn}
+            while running:
+                for number in rng.permutation(list(running)):
+                    run = running[number].run_rounds(TURN)
                     if run:
-                        del going[number]
+                        del running[number]
                         yield int(number), run
 
 
-class Writing:
-    """A batch of prompts that an entrant continues to their ends, against the clock, a few rounds at a time."""
+class TimedBatch:
+    """A batch of prompts that an entrant decodes to their ends, a few timed rounds at a time."""
 
     def __init__(self, entrant: Entrant, group: Group, settings: RunSettings):
         pair, policy = entrant
@@ -172,16 +172,16 @@ class Writing:
             sampling=settings.sampling,
             sequences=group.numbers,
         )
-        self.trace.add(next(self.steps))  # the prompts' own forward, which is not timed
+        self.trace.add(next(self.steps))  # the prefill, which is not timed
 
-    def go_on(self, rounds: int) -> Run | None:
-        """Play at most so many rounds; return the run if it has ended."""
+    def run_rounds(self, rounds: int) -> Run | None:
+        """Run at most so many rounds; return the run if it has ended."""
         start = now(self.device)
-        played = list(islice(self.steps, rounds))
+        steps = list(islice(self.steps, rounds))
         self.seconds += now(self.device) - start
-        for step in played:
+        for step in steps:
             self.trace.add(step)
-        if len(played) == rounds:
+        if len(steps) == rounds:
             return None
         self.trace.finish(self.ends)
         return Run(sum(self.ends) - len(self.ends), self.seconds, total(self.trace.statistics))
@@ -189,11 +189,11 @@ class Writing:
 
 def speed(batch: int, policy: Policy, runs: Sequence[Run], plain: Sequence[Run]) -> Speed:
     """Return the speed over all runs, and the ratio to plain decoding's on the same batches."""
-    counts = np.array([(one.new, one.seconds, base.new, base.seconds) for one, base in zip(runs, plain, strict=True)])
+    counts = np.array([(run.new, run.seconds, base.new, base.seconds) for run, base in zip(runs, plain, strict=True)])
 
     def rates(sums: Sums) -> Figures:
-        new, seconds, of_new, of_seconds = sums
-        return np.stack([new / seconds, new / seconds * of_seconds / of_new])
+        new, seconds, plain_new, plain_seconds = sums
+        return np.stack([new / seconds, new / seconds * plain_seconds / plain_new])
 
     rate, ratio = bootstrap(counts.T, rates)
     counted = total(run.statistics for run in runs)
@@ -202,9 +202,9 @@ def speed(batch: int, policy: Policy, runs: Sequence[Run], plain: Sequence[Run])
 
 def figures(row: Speed) -> dict:
     """Return a row as JSON."""
-    found = {**row._asdict(), **row.total.figures()}
-    del found["total"]
-    return found
+    values = {**row._asdict(), **row.total.figures()}
+    del values["total"]
+    return values
 
 
 def best_rival(rows: Sequence[Speed], name: str = "budget") -> dict[int, float]:
@@ -212,11 +212,11 @@ def best_rival(rows: Sequence[Speed], name: str = "budget") -> dict[int, float]:
     run."""
     ratios = {}
     for batch in dict.fromkeys(row.batch for row in rows):
-        here = [row for row in rows if row.batch == batch]
-        mine, others = (
-            [row.tokens_per_second.estimate for row in here if (row.label.partition(":")[0] == name) is mine]
-            for mine in (True, False)
+        at_size = [row for row in rows if row.batch == batch]
+        speeds, rival_speeds = (
+            [row.tokens_per_second.estimate for row in at_size if (row.label.partition(":")[0] == name) is named]
+            for named in (True, False)
         )
-        if mine and others:
-            ratios[batch] = max(mine) / max(others)
+        if speeds and rival_speeds:
+            ratios[batch] = max(speeds) / max(rival_speeds)
     return ratios

@@ -29,8 +29,8 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings(StudySettings):
-    """Settings of a bench. timed: prompts that are also decoded one by one against the clock (0: none). live: count in
-    the real loop instead of in replay."""
+    """Settings of a bench. timed: prompts that are also decoded one by one and timed (0: none). live: count in the
+    live loop instead of in replay."""
 
     limit: int | None = 6
     timed: int = 2
@@ -90,7 +90,7 @@ def bench(
     ids = encoded.ids
     timed = ids[: settings.timed]
     of = len(ids) * len(policies) + len(timed)
-    progress(0, of, "" if settings.live else "the target writes the texts")
+    progress(0, of, "" if settings.live else "the target generates the texts")
     texts = None
     if not settings.live:
         texts = continuations(pair, ids, settings.max_new_tokens, max(policy.levels for policy in policies), sampling)
@@ -172,16 +172,16 @@ def tokens_per_second(
     settings: BenchSettings,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Speeds:
-    """Decode prompts one by one, with every policy in turn on each prompt, so that a drifting machine treats all alike;
-    return the speeds.
+    """Return the speeds of prompts decoded one by one, by all policies in turn on each prompt, because a machine may
+    drift.
 
-    EOS does not end these runs: all write the same number of tokens. The time includes the prompt's own forward.
+    EOS does not end these runs: all generate the same number of tokens. The time includes the prefill.
     """
     if not ids:
         return Speeds([None] * len(policies), None, None)
     plain = policies.index(Plain()) if Plain() in policies else None
     contestants = [*policies, *([Plain()] if plain is None else [])]
-    seconds = [0.0] * (len(contestants) + 1)
+    seconds = [0.0] * (len(contestants) + 1)  # the last is that of transformers' generate
     sampling = settings.sampling
     for number, prompt in enumerate([ids[0], *ids]):
         new = settings.max_new_tokens if number else min(WARM_UP_TOKENS, settings.max_new_tokens)
@@ -195,7 +195,7 @@ def tokens_per_second(
 def _clock(
     pair: Pair, prompt: list[int], new: int, sampling: Sampling, policy: Policy | None, settings: BenchSettings
 ) -> float:
-    """Return the seconds that a policy, or transformers' generate (None), takes to write `new` tokens."""
+    """Return the seconds that a policy, or transformers' generate (None), takes for `new` tokens."""
     start = time.perf_counter()
     if policy is None:
         _hf_generate(pair, prompt, new, sampling)

@@ -1,5 +1,5 @@
-"""The best setting of a tuning as an engine's own options, among the policies that the engine can run. The costs are
-those of c2t's forwards on this machine; an engine's own differ."""
+"""The best setting of a tuning as an engine's options, among the policies that the engine can run. The costs are those
+of c2t's forwards on this machine; the engine's costs differ."""
 
 import json
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ def check(engine: Engine, policies: Sequence[Policy]) -> None:
         raise InputError(f"--flags {engine}: it runs {RUNS[engine]}, and --policies has none; add {example}")
 
 
-def lines(engine: Engine, found: Tuning) -> list[str]:
-    """Return the engine's options, then a line on what was left out."""
-    candidates = [each for each in found.rows if can_run(engine, each.policy)]
-    best = max(candidates, key=lambda each: each.predicted)
-    given = sglang(best.policy) if engine == "sglang" else vllm(best.policy, schedule(found.costs, candidates))
-    return [f"{engine}: {given}", left_out(engine, found, best)]
+def lines(engine: Engine, tuning: Tuning) -> list[str]:
+    """Return the engine's options, then a line about the candidates left out."""
+    candidates = [row for row in tuning.rows if can_run(engine, row.policy)]
+    best = max(candidates, key=lambda row: row.predicted)
+    options = sglang(best.policy) if engine == "sglang" else vllm(best.policy, schedule(tuning.costs, candidates))
+    return [f"{engine}: {options}", left_out(engine, tuning, best)]
 
 
 def sglang(policy: Any) -> str:
@@ -51,7 +51,7 @@ def sglang(policy: Any) -> str:
 
 
 def vllm(policy: Policy, by_batch: list[tuple[int, int, int]]) -> str:
-    """Return vLLM's option for a policy and a schedule; the model and method of the draft are left to the reader."""
+    """Return vLLM's option for a policy and a schedule; the model and method of the draft are not included."""
     longest = max(policy.levels, *(length for _, _, length in by_batch))
     if not longest:
         return "no options: plain decoding is predicted to be the fastest at every batch size"
@@ -63,26 +63,26 @@ def vllm(policy: Policy, by_batch: list[tuple[int, int, int]]) -> str:
 
 def schedule(costs: RoundCosts, candidates: Sequence[Candidate]) -> list[tuple[int, int, int]]:
     """Return (first batch size, last, drafted tokens a chain) of the chains predicted to be fastest, at 1, 2, 4, ...
-    requests and as many as there are prompts at most; 0: plain decoding. Sizes between two are taken as the larger."""
-    found: list[tuple[int, int, int]] = []
+    requests, up to the number of prompts; 0: plain decoding. A size in between gets the larger one's chain."""
+    spans: list[tuple[int, int, int]] = []
     size, last = 1, 0
     prompts = len(candidates[0].rounds)
     while size <= prompts:
-        speeds = [predict(costs, each.rounds[: prompts // size * size], size) for each in candidates]
+        speeds = [predict(costs, candidate.rounds[: prompts // size * size], size) for candidate in candidates]
         length = candidates[speeds.index(max(speeds))].policy.levels
-        first = found.pop()[0] if found and found[-1][2] == length else last + 1
-        found.append((first, size, length))
+        first = spans.pop()[0] if spans and spans[-1][2] == length else last + 1
+        spans.append((first, size, length))
         size, last = 2 * size, size
-    return found
+    return spans
 
 
-def left_out(engine: Engine, found: Tuning, best: Candidate) -> str:
-    """Say which policies the engine cannot run, and what the best of them is predicted to reach beside its own best."""
-    foreign = [each for each in found.rows if not can_run(engine, each.policy)]
+def left_out(engine: Engine, tuning: Tuning, best: Candidate) -> str:
+    """Return a line about the policies that the engine cannot run, with the predicted speed of the best of them."""
+    foreign = [row for row in tuning.rows if not can_run(engine, row.policy)]
     if not foreign:
         return f"left out: nothing, {engine} can run every policy here"
-    settings = f"{count(len(foreign), 'setting')} of {', '.join(dict.fromkeys(each.name for each in foreign))}"
-    speed = max(each.predicted for each in foreign)
+    settings = f"{count(len(foreign), 'setting')} of {', '.join(dict.fromkeys(row.name for row in foreign))}"
+    speed = max(row.predicted for row in foreign)
     return (
         f"left out, because {engine} runs {RUNS[engine]} only: {settings}; the best of them is "
         f"predicted at {speed:.0f} tokens/s, these options at {best.predicted:.0f}, both in c2t"

@@ -34,7 +34,7 @@ class StudySettings(RunSettings):
         return check_rule(policy, self.rule if policy.proposal == "sampled" else None)
 
 
-# Texts at a time: it bounds the memory of a run. Only the figures of a budget depend on it, which these texts share.
+# Texts replayed together, which bounds the memory of a run. Only the figures of a budget depend on it: they share one.
 BATCH = 16
 LOOP_TOKENS, LOOP_PERIOD = 32, 16
 
@@ -54,10 +54,10 @@ def evaluate(
 ) -> list[Statistics]:
     """Return the statistics of each prompt's rounds.
 
-    texts: result of `continuations` for the same prompts and settings, to write them once for several policies.
-    drafter: an oracle, which drafts in replay instead of the pair's own draft. live: run the target on every tree; both
+    texts: result of `continuations` for the same prompts and settings, generated once for several policies. drafter:
+    an oracle, which drafts in replay instead of the pair's draft. live: run the target on every tree; both
     ways count the same rounds. Policies that cannot be replayed (residual rule, trees that start from the target's
-    distribution, rehearsals) always run live.
+    distribution, int4 speculation) always run live.
     """
     rule = check_rule(policy, rule)
     live = live or not policy.exact or live_only(policy)
@@ -72,10 +72,10 @@ def evaluate(
         if live:
             steps = _run(pair, policy, ids[part], max_new_tokens, sampling, numbers, rule)
         else:
-            # An oracle knows the target's probabilities; with its random numbers it would know the text.
-            known = 0.0 if drafter else sampling.temperature
-            drawn = {"seed": sampling.seed, "sequences": numbers, "temperature": known}
-            steps = replay(drafter or pair.draft, policy, texts[part], **drawn)
+            # An oracle has the target's probabilities; with the random numbers too it would have the text.
+            temperature = 0.0 if drafter else sampling.temperature
+            random_streams = {"seed": sampling.seed, "sequences": numbers, "temperature": temperature}
+            steps = replay(drafter or pair.draft, policy, texts[part], **random_streams)
         for step in steps:
             trace.add(step)
         trace.finish([len(cut(tokens, max_new_tokens, pair.target.eos)) for tokens in trace.tokens])
@@ -109,7 +109,7 @@ def _run(
 def continuations(
     pair: Pair, ids: Sequence[Sequence[int]], max_new_tokens: int, levels: int, sampling: Sampling
 ) -> list[Continuation]:
-    """Return the target's own continuations, long enough to judge trees of up to `levels` levels, from the cache on
+    """Return the target's continuations, long enough to judge trees of up to `levels` levels, from the cache on
     disk if they are there (`c2t.replay.cache`)."""
     texts: list[Continuation] = []
     for start in range(0, len(ids), BATCH):
@@ -122,8 +122,8 @@ def continuations(
 
 
 def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling: Sampling) -> Encoded:
-    """Return every turn of the prompts as token ids of this pair; earlier answers in a conversation are the target's
-    own. InputError if no prompt has room."""
+    """Return every turn of the prompts as token ids of this pair; earlier answers in a conversation are the
+    target's. InputError if no prompt has room."""
 
     def answer(ids: list[list[int]]) -> list[str]:
         texts = continuations(pair, ids, max_new_tokens, 0, sampling)
@@ -134,7 +134,7 @@ def encode(pair: Pair, prompts: Sequence[Prompt], max_new_tokens: int, sampling:
 
 
 def room(pair: Pair, max_new_tokens: int) -> int:
-    """Return the tokens that a prompt may have. InputError if there is none."""
+    """Return the most tokens that a prompt may have. InputError if that is none."""
     limit = pair.target.max_positions
     if limit - max_new_tokens < 1:
         raise InputError(

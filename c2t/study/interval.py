@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 RESAMPLES = 1000
-LEVEL = 0.95  # of the interval
-REACHED = 0.95  # share of the resamples in which a figure must be defined to have an interval
+LEVEL = 0.95  # confidence level of the interval
+LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
 
 Sums = Float[np.ndarray, "C R"]
 Figures = Float[np.ndarray, "F R"]
@@ -48,15 +48,15 @@ def bootstrap(
 
     prompts = np.arange(counts.shape[1])
 
-    def resampled(drawn: Int[np.ndarray, "R n"], axis: int = -1) -> Figures:
-        return _quiet(figures, counts @ _times(drawn).T)
+    def resampled(resamples: Int[np.ndarray, "R n"], axis: int = -1) -> Figures:
+        return _finite(figures, counts @ _times(resamples).T)
 
-    estimates = _quiet(figures, counts.sum(1, keepdims=True))[:, 0]
+    estimates = _finite(figures, counts.sum(1, keepdims=True))[:, 0]
     if len(prompts) < 2:
         return [Interval(_number(value), None, None) for value in estimates]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # a figure that is NaN somewhere: see _interval
-        found = stats.bootstrap(
+        result = stats.bootstrap(
             (prompts,),
             resampled,
             n_resamples=resamples or RESAMPLES,
@@ -65,29 +65,29 @@ def bootstrap(
             method="percentile",
             rng=np.random.default_rng(seed),
         )
-    return [_interval(value, drawn) for value, drawn in zip(estimates, found.bootstrap_distribution, strict=True)]
+    return [_interval(*pair) for pair in zip(estimates, result.bootstrap_distribution, strict=True)]
 
 
-def _interval(estimate: float, drawn: Float[np.ndarray, " R"]) -> Interval:
+def _interval(estimate: float, values: Float[np.ndarray, " R"]) -> Interval:
     """Return the interval of the resamples that define the figure: scipy gives NaN if a single one does not."""
-    defined = drawn[~np.isnan(drawn)]
-    if np.isnan(estimate) or len(defined) < REACHED * len(drawn):
+    defined = values[~np.isnan(values)]
+    if np.isnan(estimate) or len(defined) < LEAST_DEFINED * len(values):
         return Interval(_number(estimate), None, None)
     low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(estimate), float(low), float(high))
 
 
-def _times(drawn: Int[np.ndarray, "R n"]) -> Float[np.ndarray, "R n"]:
+def _times(resamples: Int[np.ndarray, "R n"]) -> Float[np.ndarray, "R n"]:
     """Return how often each resample has each prompt: sums over prompts become one product of matrices."""
-    rows, prompts = drawn.shape
-    places = drawn + prompts * np.arange(rows)[:, None]
-    return np.bincount(places.ravel(), minlength=rows * prompts).reshape(rows, prompts).astype(float)
+    rows, prompts = resamples.shape
+    index = resamples + prompts * np.arange(rows)[:, None]
+    return np.bincount(index.ravel(), minlength=rows * prompts).reshape(rows, prompts).astype(float)
 
 
-def _quiet(figures: Callable[[Sums], Figures], sums: Sums) -> Figures:
+def _finite(figures: Callable[[Sums], Figures], sums: Sums) -> Figures:
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.asarray(figures(sums), dtype=float)
-    return np.where(np.isfinite(found), found, np.nan)  # a division by zero defines nothing either
+        values = np.asarray(figures(sums), dtype=float)
+    return np.where(np.isfinite(values), values, np.nan)  # division by zero leaves a figure undefined
 
 
 def _number(value: float) -> float | None:

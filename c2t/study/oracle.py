@@ -1,10 +1,10 @@
-"""The limit for a draft: trees chosen by the target's own probabilities instead of the draft's or a classifier's.
+"""The limit for a draft: trees selected by the target's probabilities instead of the draft's or a classifier's.
 
 Among all subtrees with a given number of nodes of the full EAGLE-2 tree, the oracle's has the largest sum of target
 path probabilities, which is its expected number of accepted tokens. A path is never more probable than its beginning,
-so these are the most probable nodes; one threshold for all rounds spends a budget of nodes where it counts most. The
-cost of these probabilities (a run of the target itself) is not counted: the oracle bounds policies that do not hear the
-target's random numbers (`c2t.sessions.coupled`; greedy text has none), and is no policy to use.
+so these are the most probable nodes. One threshold for all rounds gives the nodes to the rounds where they are most
+probable. The cost of these probabilities (a run of the target itself) is not counted. The oracle bounds policies that
+do not share the target's random numbers (`c2t.sessions.coupled`; greedy text has none), and is no policy to use.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from c2t.sampling import Sampling
 from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 
-SLACK = 1e-4  # rounding: nodes that lie on the threshold up to it are kept
+SLACK = 1e-4  # relative rounding error below the threshold within which nodes are retained
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class OracleDraft:
 class OracleSession(WrappedSession):
     """Sessions of the draft and of the target, both over the same committed prefix."""
 
-    def __init__(self, judged: OracleDraft):
-        super().__init__(judged.drafter.session())
-        self.target: TargetSession = judged.target.session()
-        self.sampling = Sampling(judged.temperature)
+    def __init__(self, draft: OracleDraft):
+        super().__init__(draft.drafter.session())
+        self.target: TargetSession = draft.target.session()
+        self.sampling = Sampling(draft.temperature)
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; the target reads the same tokens."""
@@ -87,22 +87,22 @@ class OracleSession(WrappedSession):
         """Return the target's probability of the path from the root to each slot (root excluded); call it once per
         round.
 
-        One target forward runs over the slots that have children: a leaf's probability stands in its parent's row.
+        One target forward runs over the slots that have children: a leaf's probability is in its parent's row.
         """
         parent = tree.parent.clamp(min=0)
         inner = torch.zeros_like(tree.alive).scatter(1, parent, True)
         order = torch.sort(inner, dim=1, descending=True, stable=True).indices[:, : int(inner.sum(1).max())]
         log_probs = self._log_probs(self.target.verify(tree.select(order)).logits.padded())
         rows = torch.arange(len(order), device=order.device)[:, None]
-        place = torch.zeros_like(tree.token).scatter(
+        index = torch.zeros_like(tree.token).scatter(
             1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
         )
-        own = log_probs[rows, place.gather(1, parent), tree.token]
-        own[:, 0] = 0.0
-        return tree.along_path(own).exp()
+        log_prob = log_probs[rows, index.gather(1, parent), tree.token]
+        log_prob[:, 0] = 0.0
+        return tree.along_path(log_prob).exp()
 
     def _log_probs(self, logits: Float[Tensor, "B n V"]) -> Float[Tensor, "B n V"]:
-        """Return log-probabilities of the distribution that the target draws from; greedy decoding gives its choice
+        """Return log-probabilities of the distribution that the target samples from; greedy decoding gives its token
         probability 1."""
         processed = self.sampling.process(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
         if self.sampling.temperature > 0:

@@ -1,4 +1,5 @@
-"""gamma at equal tau: fronts of policy families, read between their points, with paired bootstrap intervals.
+"""gamma at equal acceptance length (tau): fronts of policy families, read between their points, with paired bootstrap
+intervals.
 
 The front of a family is its lower envelope: a point is on it if no other one of the family has at least its tau with
 at most its gamma. Between neighbouring points of the front gamma is interpolated linearly in tau. A tau that is
@@ -16,9 +17,9 @@ from c2t.errors import InputError
 from c2t.study.interval import Interval, bootstrap
 from c2t.study.points import Point
 
-SUBJECT, LIMIT = "c2t", "oracle"  # the oracle bounds every family and is nobody's rival
+SUBJECT, LIMIT = "c2t", "oracle"  # the oracle bounds every family and is no rival
 RIVALS_TOGETHER = "all rivals together"
-MOST_TAUS = 5  # of a comparison for which nobody gave any
+MOST_TAUS = 5  # of a comparison without given taus
 
 
 class Ratio(NamedTuple):
@@ -44,7 +45,7 @@ class Comparison(NamedTuple):
 
 
 def on_front(tau: Float[np.ndarray, "R P"], gamma: Float[np.ndarray, "R P"]) -> Bool[np.ndarray, "R P"]:
-    """Which points no other point of their row beats."""
+    """Return True for the points that no other point of their row beats."""
     no_worse = (tau[:, None] >= tau[:, :, None]) & (gamma[:, None] <= gamma[:, :, None])
     better = (tau[:, None] > tau[:, :, None]) | (gamma[:, None] < gamma[:, :, None])
     return ~(no_worse & better).any(2) & ~np.isnan(tau)
@@ -53,7 +54,7 @@ def on_front(tau: Float[np.ndarray, "R P"], gamma: Float[np.ndarray, "R P"]) -> 
 def gamma_at(
     tau: Float[np.ndarray, "R P"], gamma: Float[np.ndarray, "R P"], taus: Sequence[float]
 ) -> Float[np.ndarray, "R t"]:
-    """gamma of each row's front at these taus, NaN where no point has at most or none has at least that tau."""
+    """Return gamma of each row's front at these taus, NaN where no point has at most or none has at least that tau."""
     front = on_front(tau, gamma)[:, None]
     wanted = np.asarray(taus, dtype=float)[None, :, None]
     below = np.where(front & (tau[:, None] <= wanted), tau[:, None], -np.inf)
@@ -70,10 +71,10 @@ def gamma_at(
 
 def families(points: Iterable[Point]) -> dict[str, list[Point]]:
     """Return the points of each family, in order of appearance."""
-    found: dict[str, list[Point]] = {}
+    groups: dict[str, list[Point]] = {}
     for point in points:
-        found.setdefault(point.family, []).append(point)
-    return found
+        groups.setdefault(point.family, []).append(point)
+    return groups
 
 
 def front(points: Sequence[Point]) -> list[Point]:
@@ -82,13 +83,13 @@ def front(points: Sequence[Point]) -> list[Point]:
     return sorted((point for point, on in zip(points, chosen, strict=True) if on), key=lambda point: point.tau)
 
 
-def shared_taus(own: Sequence[Point], others: Sequence[Point]) -> list[float]:
+def shared_taus(points: Sequence[Point], rivals: Sequence[Point]) -> list[float]:
     """Return up to MOST_TAUS round numbers in the range of tau that both lists of points reach; [] if there is none.
 
-    Their distance is 1, 2, 2.5 or 5 times a power of ten, the smallest that makes so few. A rival that does not reach
-    one of them has no ratio there: one rival that stays low does not take the higher taus from the others.
+    Their distance is 1, 2, 2.5 or 5 times a power of ten, the smallest that gives so few. A rival has no ratio at a tau
+    that it does not reach, which is no reason to drop the tau for other rivals.
     """
-    reaches = [[point.tau for point in points] for points in (own, others)]
+    reaches = [[point.tau for point in group] for group in (points, rivals)]
     if not all(reaches):
         return []
     low, high = max(map(min, reaches)), min(map(max, reaches))
@@ -110,7 +111,7 @@ def compare(
     resamples: int | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Return the subject's gamma over every other family's at equal tau; taus default to `shared_taus`.
+    """Return the subject's gamma over every other family's at equal acceptance length; taus default to `shared_taus`.
 
     The bootstrap is paired: the same resampled prompts for all families, whose fronts are rebuilt each time. Raises
     InputError for an unknown subject and for points that do not count the same prompts.
@@ -129,21 +130,21 @@ def compare(
         return Comparison(subject, (), {name: [] for name in names}, None)
 
     def figures(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:
-        """Return the subject's gammas, the others' and the ratios: as many rows of taus as there are of each."""
-        own, *others = _gammas(points, subject, tuple(rivals), tuple(limit), taus, sums)
-        return np.concatenate([own, *others, *(own / other for other in others)], axis=1).T
+        """Return the subject's gammas, the rivals' and the ratios: one row per tau of each."""
+        gamma, *rival_gammas = _gammas(points, subject, tuple(rivals), tuple(limit), taus, sums)
+        return np.concatenate([gamma, *rival_gammas, *(gamma / rival for rival in rival_gammas)], axis=1).T
 
     counts = np.array([getattr(point, name) for name in ("rounds", "accepted", "verified") for point in points], float)
     intervals = bootstrap(counts, figures, resamples, seed)
-    own, *rest = (intervals[start : start + len(taus)] for start in range(0, len(intervals), len(taus)))
-    found = {
+    gammas, *rest = (intervals[start : start + len(taus)] for start in range(0, len(intervals), len(taus)))
+    ratios = {
         name: [
-            Ratio(tau, mine.estimate, theirs.estimate, ratio)
-            for tau, mine, theirs, ratio in zip(taus, own, gammas, ratios, strict=True)
+            Ratio(tau, gamma.estimate, rival.estimate, interval)
+            for tau, gamma, rival, interval in zip(taus, gammas, rival_gammas, quotients, strict=True)
         ]
-        for name, gammas, ratios in zip(names, rest[: len(names)], rest[len(names) :], strict=True)
+        for name, rival_gammas, quotients in zip(names, rest[: len(names)], rest[len(names) :], strict=True)
     }
-    return Comparison(subject, tuple(taus), found, _strongest({name: found[name] for name in rivals}))
+    return Comparison(subject, tuple(taus), ratios, _strongest({name: ratios[name] for name in rivals}))
 
 
 def _gammas(
@@ -163,21 +164,24 @@ def _gammas(
         chosen = [point.family in families for point in points]
         return gamma_at(tau[:, chosen], gamma[:, chosen], taus)
 
-    each = [at(rival) for rival in rivals]
-    # A dear point between two of another family raises the common front there, so that a rival could beat it.
-    together = [np.fmin.reduce([at(*rivals), *each])] if len(rivals) > 1 else []
-    return [at(subject), *each, *together, *(at(name) for name in limit)]
+    separate = [at(rival) for rival in rivals]
+    # A point of high gamma between two of another family raises the common front, so that a rival could beat it.
+    together = [np.fmin.reduce([at(*rivals), *separate])] if len(rivals) > 1 else []
+    return [at(subject), *separate, *together, *(at(name) for name in limit)]
 
 
 def _strongest(ratios: Mapping[str, list[Ratio]]) -> str | None:
-    known = {
-        name: {r.tau: r.ratio.estimate for r in found if r.ratio.estimate is not None} for name, found in ratios.items()
+    estimates = {
+        name: {ratio.tau: ratio.ratio.estimate for ratio in rows if ratio.ratio.estimate is not None}
+        for name, rows in ratios.items()
     }
-    known = {name: found for name, found in known.items() if found}
-    hardest = {tau: max(found.get(tau, 0) for found in known.values()) for found in known.values() for tau in found}
+    estimates = {name: by_tau for name, by_tau in estimates.items() if by_tau}
+    largest: dict[float, float] = {}
+    for by_tau in estimates.values():
+        largest |= {tau: max(ratio, largest.get(tau, 0)) for tau, ratio in by_tau.items()}
 
     def strength(name: str) -> tuple[int, float]:
-        wins = sum(ratio == hardest[tau] for tau, ratio in known[name].items())
-        return wins, float(np.mean(np.log(list(known[name].values()))))
+        wins = sum(ratio == largest[tau] for tau, ratio in estimates[name].items())
+        return wins, float(np.mean(np.log(list(estimates[name].values()))))
 
-    return max(known, key=strength, default=None)
+    return max(estimates, key=strength, default=None)

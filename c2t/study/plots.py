@@ -19,7 +19,7 @@ from c2t.study.points import Condition, Point
 PANEL, HEIGHTS = (6.4, 6.0), (3, 1)  # inches; of the fronts and of the ratio below them
 COLUMNS = 2
 SPEEDS = 6.4, 4.4  # inches
-STEPS = 25  # taus at which the ratio is drawn
+STEPS = 25  # taus at which the ratio is plotted
 BEST, OTHER = plot_style.COLOURS[1], plot_style.COLOURS[2:]
 THICK, THIN, TOP = 2.4, 1.0, 10
 
@@ -32,8 +32,8 @@ def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> 
     with plot_style.style():
         figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
         panels = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=HEIGHTS * rows)
-        places = [divmod(number, columns) for number in range(rows * columns)]
-        fronts, ratios = ([panels[2 * row + half, column] for row, column in places] for half in (0, 1))
+        cells = [divmod(number, columns) for number in range(rows * columns)]
+        fronts, ratios = ([panels[2 * row + half, column] for row, column in cells] for half in (0, 1))
         ends = []
         for panel, below, (condition, points) in zip(fronts, ratios, conditions.items(), strict=False):
             ends.append(draw_panel(panel, points))
@@ -46,18 +46,18 @@ def plot_fronts(conditions: Mapping[Condition, Sequence[Point]], path: Path) -> 
 
 
 def _name(figure: Figure, panels: Sequence[Any], ends: Sequence[list[tuple[str, float, float, str]]]) -> None:
-    """Write names beside lines; the layout then makes room for them."""
-    figure.draw_without_rendering()  # which gives the panels their places
+    """Write names next to the ends of lines; the layout then makes room for them."""
+    figure.draw_without_rendering()  # which positions the panels
     for panel, names in zip(panels, ends, strict=False):
         plot_style.name_lines(panel, names)
 
 
 def headline(points: Sequence[Point]) -> str:
-    """Return what the points say: gamma of the subject over that of the best untrained family, at a middle tau."""
+    """Return the title of the points: gamma of the subject over that of the best untrained family, at a middle tau."""
     compared = _compared(points)
     if compared is None or compared.strongest is None:
         return "tau and gamma of each family"
-    ratios = [each for each in compared.ratios[compared.strongest] if each.ratio.estimate is not None]
+    ratios = [ratio for ratio in compared.ratios[compared.strongest] if ratio.ratio.estimate is not None]
     at = ratios[(len(ratios) - 1) // 2]
     ratio, low, high = at.ratio
     interval = "" if low is None else f" ({low:.2f}-{high:.2f})"
@@ -68,14 +68,14 @@ def headline(points: Sequence[Point]) -> str:
 
 
 def _compared(points: Sequence[Point]) -> Comparison | None:
-    """Return the subject against the others; None where there is none of either."""
+    """Return the comparison of the subject with its rivals; None without a subject or a rival."""
     rivals = set(families(points)) - {SUBJECT, LIMIT}
     return compare(points) if SUBJECT in families(points) and rivals else None
 
 
 def draw_panel(panel: Any, points: Sequence[Point]) -> list[tuple[str, float, float, str]]:
     """Draw one condition: the subject's front and that of the best untrained family thick, the oracle's dashed, points
-    behind a front pale. Return each line's name, end and colour."""
+    off a front pale. Return each line's name, end and colour."""
     compared = _compared(points)
     best = compared.strongest if compared else None
     names, number = [], 0
@@ -103,8 +103,8 @@ def draw_panel(panel: Any, points: Sequence[Point]) -> list[tuple[str, float, fl
             zorder=TOP if special else None,
             label=family,
         )
-        said = {best: f"{family}: best untrained", LIMIT: f"{family}: the limit"}.get(family, family)
-        names.append((said, gammas[-1], taus[-1], colour))
+        title = {best: f"{family}: best untrained", LIMIT: f"{family}: the limit"}.get(family, family)
+        names.append((title, gammas[-1], taus[-1], colour))
     panel.set_xscale("log")
     panel.set_xlabel("gamma: verified tokens per round, root included")
     panel.set_ylabel("tau: accepted drafted tokens per round")
@@ -112,8 +112,8 @@ def draw_panel(panel: Any, points: Sequence[Point]) -> list[tuple[str, float, fl
 
 
 def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
-    """Draw gamma of the subject over that of the best untrained family at equal tau, with its paired 95 % interval: it
-    is far narrower than that of either, since both meet the same easy and hard prompts."""
+    """Draw gamma of the subject over that of the best untrained family at equal acceptance length, with its paired
+    95 % interval: it is far narrower than that of either, since both decode the same easy and hard prompts."""
     compared = _compared(points)
     if compared is None or compared.strongest is None:
         panel.set_visible(False)
@@ -122,8 +122,10 @@ def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
     reached = [[point.tau for point in group] for group in families(both).values()]
     low, high = max(map(min, reached)), min(map(max, reached))
     ratios = compare(both, taus=list(np.linspace(low, high, STEPS))).ratios[compared.strongest]
-    taus = [each.tau for each in ratios]
-    estimate, low, high = (np.array([getattr(each.ratio, name) for each in ratios], float) for name in Interval._fields)
+    taus = [ratio.tau for ratio in ratios]
+    estimate, low, high = (
+        np.array([getattr(ratio.ratio, name) for ratio in ratios], float) for name in Interval._fields
+    )
     panel.axhline(1, color=BEST, marker="", linewidth=THICK)
     panel.plot(taus, estimate, color=plot_style.COLOURS[0], marker="", linewidth=THICK)
     panel.fill_between(taus, low, high, color=plot_style.COLOURS[0], alpha=0.18, linewidth=0)
@@ -131,32 +133,32 @@ def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
     panel.set_ylabel(f"gamma of {SUBJECT} over\n{compared.strongest}'s (95 %)", parse_math=False)
 
 
-def plot_speeds(found: Tuning, path: Path) -> Path:
-    """Draw the tokens/s of each candidate over its gamma, as the measured costs predict them, and as the clock saw it
-    where it ran; and write a PNG. InputError if it cannot be written."""
+def plot_speeds(tuning: Tuning, path: Path) -> Path:
+    """Draw the tokens/s of each candidate over its gamma, predicted by the measured costs, and measured where it
+    ran; and write a PNG. InputError if it cannot be written."""
     kinds: dict[str, list[Candidate]] = {}
-    for row in found.rows:
-        if row is not found.plain:
+    for row in tuning.rows:
+        if row is not tuning.plain:
             kinds.setdefault(row.name.removesuffix(NGRAMS), []).append(row)
     with plot_style.style():
         figure = Figure(figsize=SPEEDS, layout="constrained")
         panel = figure.subplots()
-        panel.axhline(found.plain.predicted, color=plot_style.INK, linestyle="--", marker="", linewidth=THIN)
-        names = [("plain", max(row.total.gamma for row in found.rows), found.plain.predicted, plot_style.INK)]
+        panel.axhline(tuning.plain.predicted, color=plot_style.INK, linestyle="--", marker="", linewidth=THIN)
+        names = [("plain", max(row.total.gamma for row in tuning.rows), tuning.plain.predicted, plot_style.INK)]
         for number, (kind, rows) in enumerate(kinds.items()):  # no lines: neighbours differ in more than their size
             colour, marker = (cycle[number % len(cycle)] for cycle in (plot_style.COLOURS, plot_style.MARKERS))
             gammas, speeds = [row.total.gamma for row in rows], [row.predicted for row in rows]
             panel.plot(gammas, speeds, color=colour, marker=marker, linestyle="", markersize=6, label=kind)
             names.append((kind, *max(zip(gammas, speeds, strict=True)), colour))
-        for row in (row for row in found.rows if row.measured):
+        for row in (row for row in tuning.rows if row.measured):
             panel.plot(row.total.gamma, row.measured, "o", color="none", markeredgecolor=plot_style.INK, markersize=10)
             panel.vlines(row.total.gamma, *sorted((row.predicted, row.measured)), color=plot_style.INK, linewidth=0.8)
         panel.set_xscale("log")
         panel.set_ylim(bottom=0)
         panel.set_xlabel("gamma: verified tokens per round, root included")
-        panel.set_ylabel("tokens/s by measured costs (rings: by the clock)")
-        conditions = f"batch size {found.settings.batch}, T = {found.settings.temperature:g}"
-        panel.set_title(f"{found.said}\n{conditions}", parse_math=False)
+        panel.set_ylabel("predicted tokens/s (rings: measured)")
+        conditions = f"batch size {tuning.settings.batch}, T = {tuning.settings.temperature:g}"
+        panel.set_title(f"{tuning.summary}\n{conditions}", parse_math=False)
         _name(figure, [panel], [names])
         return plot_style.save(figure, path)
 
@@ -169,12 +171,12 @@ def plot_batches(rows: Sequence[Speed], title: str, path: Path) -> Path:
         panel = figure.subplots()
         names: list[tuple[str, float, float, str]] = []
         for number, label in enumerate(dict.fromkeys(row.label for row in rows)):
-            mine = sorted((row for row in rows if row.label == label), key=lambda row: row.batch)
+            curve = sorted((row for row in rows if row.label == label), key=lambda row: row.batch)
             kind = label.partition(":")[0]
             plain, subject = kind == "plain", kind == "budget"
             colour = plot_style.INK if plain else plot_style.COLOURS[number % len(plot_style.COLOURS)]
-            batches = [row.batch for row in mine]
-            speeds, low, high = zip(*(row.tokens_per_second for row in mine), strict=True)
+            batches = [row.batch for row in curve]
+            speeds, low, high = zip(*(row.tokens_per_second for row in curve), strict=True)
             width = THICK if subject else THIN
             style = "--" if plain else "-"
             marker = plot_style.MARKERS[number % len(plot_style.MARKERS)]

@@ -13,7 +13,7 @@ from c2t.storage.checked import CLOSED, OPEN, from_json, read_file
 from c2t.storage.results import append_line, result_line
 
 KIND = "points of a sweep"
-COMMAND = "sweep point"  # command that a result line of this kind names
+COMMAND = "sweep point"  # `command` of result lines of this kind
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Condition:
     """Facts that all points of a comparison share.
 
     target, draft: fingerprints. draft_name: name of the draft's folder. texts: hash of the prompts' token ids. prompts:
-    their number, each with all of its turns. draws: `c2t.sampling.VERSION` of sampled texts.
+    their number, each with all of its turns. `draws`: version of the random numbers of sampled texts
+    (`c2t.sampling.VERSION`).
     """
 
     __pydantic_config__ = CLOSED
@@ -77,14 +78,14 @@ class Point(NamedTuple):
         return self.total.gamma
 
 
-Count = Annotated[int, Field(ge=0, lt=2**53)]  # what a float holds exactly, as figures are made of counts
+Count = Annotated[int, Field(ge=0, lt=2**53)]  # exact in a float, as figures are computed from counts
 OfPrompts = Annotated[tuple[Count, ...], Field(min_length=1)]
 MOST_BYTES = 256 * 2**20  # of a file of points; a point on 480 prompts has some 10 KB
 
 
 @dataclass(frozen=True)
 class _Figures:
-    """Point as it is stored in a line, which also holds the figures made of its counts."""
+    """Point as it is stored in a line, which also holds the figures computed from its counts."""
 
     __pydantic_config__ = OPEN
     family: str
@@ -104,7 +105,7 @@ class _Figures:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _PointLine:
     __pydantic_config__ = OPEN
     command: Literal["sweep point"]
     figures: _Figures
@@ -112,36 +113,35 @@ class _Line:
 
 
 def append_point(path: Path, condition: Condition, point: Point) -> None:
-    """Append a line to the file: counts, and the figures made of them."""
+    """Append a line to the file: counts, and the figures computed from them."""
     total = point.total
     figures = {"tau": total.tau, "gamma": total.gamma, "draft_passes": total.draft_passes}
     append_line(path, result_line(COMMAND, point._asdict() | figures, asdict(condition)))
 
 
 def read_points(path: Path) -> dict[Condition, list[Point]]:
-    """Return the points of each condition in a file, in its order; of a repeated point the last one counts.
+    """Return the points of each condition in a file, in its order; of a repeated point the last one is used.
 
-    A last line that a stopped writer left unfinished is not read. Raises InputError for a file that holds anything
-    else.
+    An unfinished last line of an interrupted run is not read. Raises InputError for any other content.
     """
     points: dict[Condition, dict[tuple, Point]] = {}
     for number, line in enumerate(_lines(path), 1):
-        place = f"{path}, line {number}: not a point of a sweep"
-        found = from_json(_Line, line, place, "give a file that `c2t sweep --out FILE` has written")
-        condition, point = found.configuration, Point(**vars(found.figures))
+        source = f"{path}, line {number}: not a point of a sweep"
+        parsed = from_json(_PointLine, line, source, "give a file that `c2t sweep --out FILE` has written")
+        condition, point = parsed.configuration, Point(**vars(parsed.figures))
         points.setdefault(condition, {})[(point.family, point.policy, point.classifier)] = point
-    return {condition: list(found.values()) for condition, found in points.items()}
+    return {condition: list(by_policy.values()) for condition, by_policy in points.items()}
 
 
 def drop_unfinished_line(path: Path) -> None:
-    """Cut off a last line without its end, so that the next one starts on a line of its own. A whole point that lacks
+    """Cut off a last line without its end, so that the next point starts on a new line. A complete point that lacks
     only the line's end gets it. Raises InputError if the file cannot be written."""
-    if path.is_file() and not (whole := read_file(path, KIND, MOST_BYTES)).endswith(b"\n"):
+    if path.is_file() and not (content := read_file(path, KIND, MOST_BYTES)).endswith(b"\n"):
         lines = _lines(path)
         ended = lines and not lines[-1].endswith("\n")
         try:
             with new_file(path) as new:
-                new.write_bytes(whole + b"\n" if ended else whole[: whole.rfind(b"\n") + 1])
+                new.write_bytes(content + b"\n" if ended else content[: content.rfind(b"\n") + 1])
         except OSError as error:
             raise InputError(f"cannot write points to {path}: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""Sizes of the forwards of the target and of the draft in each round of a run, and the tokens won."""
+"""Sizes of the forwards of the target and of the draft in each round of a run, and its new tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
@@ -18,7 +18,7 @@ class Round(NamedTuple):
 
     verified: tokens of all rows in the target's forward, roots included. widths: the same in each draft forward, the
     first of which reads the tokens that the round before accepted; empty where nothing was drafted.
-    accepted: drafted tokens, of all rows. new: tokens that all rows won, without those past the end of a text.
+    accepted: drafted tokens, of all rows. new: tokens added to all rows, without those past the end of a text.
     """
 
     rows: int
@@ -50,20 +50,20 @@ def replayed(
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[list[Round]]:
     """Return the rounds that each text takes alone, by exact replay. The texts must be those of the prompts numbered
-    from 0 on, drawn with this seed and temperature.
+    from 0 on, sampled with this seed and temperature.
 
-    With a budget they are the rounds that it takes in a batch of `batch` texts, which share it; other policies' rounds
-    do not depend on what is beside them.
+    With a budget they are the rounds in a batch of `batch` texts, which share it; rounds of other policies do not
+    depend on the batch.
     """
-    found: list[list[Round]] = []
+    rounds: list[list[Round]] = []
     size = batch if getattr(policy, "shared", False) else BATCH
     for start in range(0, len(texts), size):
         part = texts[start : start + size]
-        drawn = {"seed": seed, "sequences": range(start, start + len(part)), "temperature": temperature}
-        steps = replay(pair.draft, policy, part, **drawn, record=RECORD)
-        found += by_prompt(steps, [text.end - text.prompt for text in part])
-        progress(len(found))
-    return found
+        random_streams = {"seed": seed, "sequences": range(start, start + len(part)), "temperature": temperature}
+        steps = replay(pair.draft, policy, part, **random_streams, record=RECORD)
+        rounds += by_prompt(steps, [text.end - text.prompt for text in part])
+        progress(len(rounds))
+    return rounds
 
 
 def together(prompts: Sequence[Sequence[Round]]) -> list[Round]:

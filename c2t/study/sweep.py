@@ -30,10 +30,9 @@ from c2t.verification.compatibility import check_compatible
 if TYPE_CHECKING:  # Ray is an extra
     from c2t.harvest.ray_pool import RayPool
 
-DEFAULT_GRID = tried_by(
-    "sweep"
-)  # ranked policies that need no training, each from a small tau to the largest that pays
-MOST_POINTS = 10_000  # of a grid
+# Ranked policies that need no training, each from a small tau to the largest profitable one.
+DEFAULT_GRID = tried_by("sweep")
+MOST_POINTS = 10_000  # in a grid
 ORACLE_THRESHOLDS = (0.3, 0.1, 0.03, 0.01, 0.003)
 
 
@@ -44,8 +43,8 @@ class SweepSettings(StudySettings):
     limit: int | None = 16
 
 
-class Candidate(NamedTuple):
-    """Policy to sweep. family: the front that it may stand on. text: all of its settings. label: those that matter."""
+class GridPolicy(NamedTuple):
+    """Policy to sweep. family: that of its front. text: all of its settings. label: those that shape its trees."""
 
     family: str
     policy: Policy
@@ -54,12 +53,12 @@ class Candidate(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Result of a sweep. points: in the order of the candidates. known: number of points that were in the file already.
-    skipped: turns that are too long for the target."""
+    """Result of a sweep. points: in the order of the candidates. stored: number of points that were in the file
+    already. skipped: turns that are too long for the target."""
 
     condition: Condition
     points: list[Point]
-    known: int
+    stored: int
     skipped: int
 
 
@@ -68,15 +67,16 @@ def candidates(
     classifier: Callable[..., TreeClassifier],
     acceptance: Callable[[float], tuple[float, ...]] | None = None,
     costs: Callable[[Policy], RoundCosts] | None = None,
-) -> list[Candidate]:
+) -> list[GridPolicy]:
     """Return the policies of a grid, each once, in families by their names; InputError as in `parse`.
 
     `c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6` are 2 + 4 policies.
     """
     policies = [parse(spec, classifier, acceptance, costs) for spec in expand(grid)]
-    found = {describe(policy): policy for policy in policies}
+    by_text = {describe(policy): policy for policy in policies}
     return [
-        Candidate(text.partition(":")[0], policy, text, describe(policy, brief=True)) for text, policy in found.items()
+        GridPolicy(text.partition(":")[0], policy, text, describe(policy, brief=True))
+        for text, policy in by_text.items()
     ]
 
 
@@ -90,8 +90,8 @@ def expand(grid: str) -> list[str]:
         name, _, settings = text.partition(":")
         keys, values = zip(*map(_setting, settings.split(",")), strict=True)
         for chosen in product(*(value.split("|") for value in values)):
-            given = ",".join(f"{key}={value}" for key, value in zip(keys, chosen, strict=True) if key)
-            specs.append(f"{name}:{given}" if given else name)
+            setting = ",".join(f"{key}={value}" for key, value in zip(keys, chosen, strict=True) if key)
+            specs.append(f"{name}:{setting}" if setting else name)
     return specs
 
 
@@ -102,51 +102,51 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def points(grid: str) -> int:
-    """Return the number of texts that `expand` makes, without making them."""
+    """Return the number of texts that `expand` returns, without making them."""
     return sum(prod(setting.count("|") + 1 for setting in text.split(",")) for text in split(grid))
 
 
-def oracles(thresholds: Sequence[float] = ORACLE_THRESHOLDS) -> list[Candidate]:
+def oracles(thresholds: Sequence[float] = ORACLE_THRESHOLDS) -> list[GridPolicy]:
     """Return the oracle's policies, a family of its own: the limit for the draft."""
     policies = [Oracle(threshold) for threshold in thresholds]
     return [
-        Candidate(LIMIT, p, f"{LIMIT}:threshold={p.threshold},K={p.K},levels={p.levels}", f"{LIMIT}:{p.threshold}")
+        GridPolicy(LIMIT, p, f"{LIMIT}:threshold={p.threshold},K={p.K},levels={p.levels}", f"{LIMIT}:{p.threshold}")
         for p in policies
     ]
 
 
 def sweep(
     pair: Pair,
-    grid: Sequence[Candidate],
+    grid: Sequence[GridPolicy],
     prompts: Sequence[Prompt],
     settings: SweepSettings = SweepSettings(),
     file: Path | None = None,
     progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
     pool: "RayPool | None" = None,
 ) -> Sweep:
-    """Return the points of all candidates on the same texts, which are written once.
+    """Return the points of all candidates on the same texts, which are generated once.
 
-    pool: actors that hold the same pair, among whom the candidates are dealt; the points are the same.
+    pool: actors that hold the same pair and share the candidates; the points are the same.
 
-    file: finished points are appended to it one by one; points of the same condition that it holds already are not
-    counted again. Raises InputError for an empty grid and for a file of another kind.
+    file: finished points are appended to it one by one; stored points of the same condition are not counted again.
+    Raises InputError for an empty grid and for a file of another kind.
     """
     if not grid:
         raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
-    for one in grid:
-        check_compatible(one.policy, pair.target)
-    stored = read_points(file) if file and file.exists() else {}
+    for candidate in grid:
+        check_compatible(candidate.policy, pair.target)
+    read = read_points(file) if file and file.exists() else {}
     chosen = spread(prompts, settings.limit)
     sampling = settings.sampling
     encoded = encode(pair, chosen, settings.max_new_tokens, sampling)
     condition = _condition(pair, chosen, encoded, settings)
-    known = {_key(point): point for point in stored.get(condition, [])}
-    missing = [one for one in grid if _key(one) not in known]
+    stored = {_key(point): point for point in read.get(condition, [])}
+    missing = [candidate for candidate in grid if _key(candidate) not in stored]
     old, of = len(grid) - len(missing), len(grid) * len(encoded.ids)
-    progress(old * len(encoded.ids), of, "the target writes the texts")
+    progress(old * len(encoded.ids), of, "the target generates the texts")
     if missing and file:
         drop_unfinished_line(file)
-    deepest = max((one.policy.levels for one in missing), default=0)
+    deepest = max((candidate.policy.levels for candidate in missing), default=0)
     done = old * len(encoded.ids)
 
     def report(more: int, label: str) -> None:
@@ -154,7 +154,7 @@ def sweep(
         progress(done + more, of, label)
 
     def by_actors(pool: "RayPool") -> Iterator[list[Statistics]]:
-        def finished(one: Candidate) -> None:
+        def finished(candidate: GridPolicy) -> None:
             nonlocal done
             done += len(encoded.ids)
             report(0, f"{len(pool.actors)} workers")
@@ -164,69 +164,76 @@ def sweep(
     def here() -> Iterator[list[Statistics]]:
         nonlocal done
         texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
-        for one in missing:
-            yield _count(pair, one, encoded, settings, texts, partial(report, label=one.label))
+        for candidate in missing:
+            yield _count(pair, candidate, encoded, settings, texts, partial(report, label=candidate.label))
             done += len(encoded.ids)
 
     try:
-        for one, statistics in zip(missing, by_actors(pool) if pool else here(), strict=True):
-            point = _point(one, _by_prompt(statistics, encoded))
-            known[_key(point)] = point
+        for candidate, statistics in zip(missing, by_actors(pool) if pool else here(), strict=True):
+            point = _point(candidate, _by_prompt(statistics, encoded))
+            stored[_key(point)] = point
             if file:
                 append_point(file, condition, point)
     except BaseException as error:
         if file:
-            error.add_note(f"the finished ones of {len(grid)} points are safe in {file}; the same command goes on")
+            error.add_note(
+                f"the finished points of {len(grid)} are stored in {file}; the same command continues with the rest"
+            )
         raise
-    return Sweep(condition, [known[_key(one)] for one in grid], old, encoded.skipped)
+    return Sweep(condition, [stored[_key(candidate)] for candidate in grid], old, encoded.skipped)
 
 
-def _count_on(pair: Pair, one: Candidate, encoded: Encoded, settings: SweepSettings, deepest: int) -> list[Statistics]:
-    """Count a candidate in an actor, which has the texts from its cache of texts or writes them."""
+def _count_on(
+    pair: Pair, candidate: GridPolicy, encoded: Encoded, settings: SweepSettings, deepest: int
+) -> list[Statistics]:
+    """Count a candidate in an actor, which takes the texts from its cache or generates them."""
     texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, settings.sampling)
-    return _count(pair, one, encoded, settings, texts, lambda done: None)
+    return _count(pair, candidate, encoded, settings, texts, lambda done: None)
 
 
 def _count(
     pair: Pair,
-    one: Candidate,
+    candidate: GridPolicy,
     encoded: Encoded,
     settings: SweepSettings,
     texts: Sequence[Continuation],
     progress: Callable[[int], None],
 ) -> list[Statistics]:
-    judged = OracleDraft(pair.draft, pair.target, settings.temperature) if isinstance(one.policy, Oracle) else None
+    oracle = isinstance(candidate.policy, Oracle)
     return evaluate(
         pair,
-        one.policy,
+        candidate.policy,
         encoded.ids,
         max_new_tokens=settings.max_new_tokens,
         sampling=settings.sampling,
-        rule=settings.rule_of(one.policy),
+        rule=settings.rule_of(candidate.policy),
         texts=texts,
-        drafter=judged,
+        drafter=OracleDraft(pair.draft, pair.target, settings.temperature) if oracle else None,
         progress=progress,
     )
 
 
 def _by_prompt(statistics: Sequence[Statistics], encoded: Encoded) -> Iterator[Statistics]:
-    """Yield the sums over each conversation's turns: they depend on each other, so a bootstrap must not part them."""
+    """Yield the sums over each conversation's turns: they depend on each other, so a bootstrap must not separate
+    them."""
     turns: dict[int, list[Statistics]] = {}
-    for one, prompt in zip(statistics, encoded.prompts, strict=True):
-        turns.setdefault(id(prompt), []).append(one)
-    return (sum(several, Statistics()) for several in turns.values())
+    for turn, prompt in zip(statistics, encoded.prompts, strict=True):
+        turns.setdefault(id(prompt), []).append(turn)
+    return (sum(conversation, Statistics()) for conversation in turns.values())
 
 
-def _point(one: Candidate, prompts: Iterator[Statistics]) -> Point:
+def _point(candidate: GridPolicy, prompts: Iterator[Statistics]) -> Point:
     counts = [(s.rounds, sum(s.accepted), s.verified_tokens, sum(s.passes)) for s in prompts]
-    return Point(one.family, one.text, one.label, _network(one.policy), *zip(*counts, strict=True))
+    return Point(
+        candidate.family, candidate.text, candidate.label, _network(candidate.policy), *zip(*counts, strict=True)
+    )
 
 
-def _key(one: Candidate | Point) -> tuple[str, str, str | None]:
-    """Return the fields that report points of one condition apart."""
-    if isinstance(one, Point):
-        return one.family, one.policy, one.classifier
-    return one.family, one.text, _network(one.policy)
+def _key(candidate: GridPolicy | Point) -> tuple[str, str, str | None]:
+    """Return the fields that distinguish points of one condition."""
+    if isinstance(candidate, Point):
+        return candidate.family, candidate.policy, candidate.classifier
+    return candidate.family, candidate.text, _network(candidate.policy)
 
 
 def _network(policy: Policy) -> str | None:

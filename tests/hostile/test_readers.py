@@ -92,8 +92,8 @@ SCHEMAS = {
     Sizes: {"hidden_size": 3, "vocab_size": 5},
     Tokenizer: {"model_max_length": 768},
     Generation: {"eos_token_id": [1, 2]},
-    autotune_cache._Entry: {"key": {}},
-    list[acceptance._Entry]: {"rates": [0.5]},
+    autotune_cache._TunedFile: {"key": {}},
+    list[acceptance._StoredRates]: {"rates": [0.5]},
 }
 
 

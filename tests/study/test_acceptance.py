@@ -11,7 +11,7 @@ from c2t.policies import Sequoia
 from c2t.policies.spec import parse
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
-from c2t.study.acceptance import Measured, acceptance_by_rank, key, local_file, lookup, store
+from c2t.study.acceptance import AcceptanceRates, acceptance_by_rank, key, local_file, lookup, store
 from tests.markov import VOCABULARY, MarkovDraft, MarkovTarget, tables
 from tests.rounding import figure
 from tests.toys import toy_tokenizer
@@ -31,7 +31,7 @@ def home(tmp_path, monkeypatch: pytest.MonkeyPatch):
     return tmp_path
 
 
-def measure(rule: str, temperature: float = 1.0, children: int = 4, draft_temperature: float = 0.6) -> Measured:
+def measure(rule: str, temperature: float = 1.0, children: int = 4, draft_temperature: float = 0.6) -> AcceptanceRates:
     settings = {"draft_temperature": draft_temperature, "children": children, "max_new_tokens": 3}
     return acceptance_by_rank(pair(), [[3, 5]] * ROWS, sampling=Sampling(temperature), rule=rule, **settings)
 
@@ -68,7 +68,7 @@ def test_rates_sum_to_the_share_of_accepted_rounds(rule: str, temperature: float
 
 def test_a_stored_vector_is_found_by_its_key_only(home) -> None:
     loaded = pair()
-    first, second = Measured((0.5, 0.25), 100), Measured((0.6, 0.1), 200)
+    first, second = AcceptanceRates((0.5, 0.25), 100), AcceptanceRates((0.6, 0.1), 200)
     store(local_file("toy"), key(loaded, 0.7, 0.6, "residual"), first)
     store(local_file("toy"), key(loaded, 0.7, 0.6, "target-only"), second)
     assert local_file("toy") == home / "checkpoints" / "local" / "toy" / "acceptance.json"
@@ -83,10 +83,10 @@ def test_a_stored_vector_is_found_by_its_key_only(home) -> None:
 
 def test_a_new_measurement_replaces_the_old_one_and_goes_before_the_pairs_own(home) -> None:
     loaded, wanted = pair(), key(pair(), 1.0, 0.6, "residual")
-    store(checkpoints.root() / "checkpoints" / "toy" / "acceptance.json", wanted, Measured((0.1,), 1))
+    store(checkpoints.root() / "checkpoints" / "toy" / "acceptance.json", wanted, AcceptanceRates((0.1,), 1))
     assert lookup(loaded, 1.0)(0.6) == (0.1,)
     for rate in (0.2, 0.3):
-        store(local_file("toy"), wanted, Measured((rate,), 1))
+        store(local_file("toy"), wanted, AcceptanceRates((rate,), 1))
     assert lookup(loaded, 1.0)(0.6) == (0.3,)
     assert len(json.loads(local_file("toy").read_text())) == 1
 

@@ -11,7 +11,7 @@ from c2t.policies import Chain, MedusaTree
 from c2t.policies.medusa_tree import Accuracies
 from c2t.replay.lockstep import Continuation, write_continuations
 from c2t.sampling import Sampling
-from c2t.study.accuracies import Measured, accuracies, write
+from c2t.study.accuracies import MeasuredAccuracies, accuracies, write
 from tests.marks import slow_except
 from tests.rounding import assert_same_sums
 from tests.toys import PROMPTS, deep_pairs, root_of
@@ -57,7 +57,7 @@ def test_each_position_counts_once(kind: str) -> None:
 
 def test_what_is_written_shapes_a_tree(tmp_path: Path) -> None:
     place = tmp_path / "new" / "accuracies.json"
-    write(place, Measured(((0.5, 0.05), (1 / 3, 0.2)), 30), pair="toy", temperature=0.0)
+    write(place, MeasuredAccuracies(((0.5, 0.05), (1 / 3, 0.2)), 30), pair="toy", temperature=0.0)
     assert Accuracies.read(place) == Accuracies(((0.5, 0.05), (0.333333, 0.2)), str(place))
     assert MedusaTree(Accuracies.read(place), N=4).paths == ((0,), (0, 0), (0, 1))
 

@@ -105,8 +105,8 @@ def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Call
     assert row.predicted_there == row.measured
     assert row.corrected == figure(row.measured * found.plain.corrected / found.plain.measured)
     assert found.best is row
-    assert found.said.startswith("hierarchical:of=eagle2:K=4,levels=3,N=12, ")
-    assert "predicted" not in found.said
+    assert found.summary.startswith("hierarchical:of=eagle2:K=4,levels=3,N=12, ")
+    assert "predicted" not in found.summary
 
 
 def test_a_budget_brings_its_costs(small_pair: Pair, made_up: Callable) -> None:
@@ -142,10 +142,10 @@ def test_the_clock_decides_among_those_that_it_saw() -> None:
     found = tuning.Tuning(TuneSettings(), None, [promised, unseen, kept, plain])
     assert [row.corrected for row in found.rows] == [60.0, 0.0, 75.0, 50.0]
     assert found.best is kept
-    assert found.said == "chain:length=2, 1.50 times as fast as plain decoding (1.60 predicted)"
+    assert found.summary == "chain:length=2, 1.50 times as fast as plain decoding (1.60 predicted)"
     slow = found._replace(rows=[promised._replace(measured=80.0), plain])
     assert slow.best is slow.plain
-    assert "plain decoding is the fastest here" in slow.said
+    assert "plain decoding is the fastest here" in slow.summary
 
 
 def test_ngrams_double_the_candidates(small_pair: Pair, made_up: Callable) -> None:

@@ -106,5 +106,5 @@ def test_a_policy_that_names_a_file_or_a_hub_id_is_not_the_users(small_pair: Pai
 
 def test_a_cache_that_cannot_be_written(small_pair: Pair, cache: Path) -> None:
     cache.write_text("a file")
-    with pytest.raises(InputError, match=r"cannot keep .* set \$C2T_CACHE"):
+    with pytest.raises(InputError, match=r"cannot store .* set \$C2T_CACHE"):
         store(key(small_pair, 1, 0.4), FOUND)

@@ -17,7 +17,7 @@ from c2t.study.batches import (
     Entrant,
     Run,
     Speed,
-    Writing,
+    TimedBatch,
     best_rival,
     figures,
     grouped,
@@ -62,18 +62,18 @@ def test_a_speed_is_over_the_same_batches() -> None:
 def test_every_policy_runs_on_every_batch(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple] = []
 
-    class Watched(Writing):
+    class Watched(TimedBatch):
         def __init__(self, entrant, group, settings):
             super().__init__(entrant, group, settings)
             self.what = type(entrant.policy).__name__, tuple(map(tuple, group.ids)), max(self.ends)
 
-        def go_on(self, rounds):
-            run = super().go_on(rounds)
+        def run_rounds(self, rounds):
+            run = super().run_rounds(rounds)
             if run:
                 seen.append((*self.what, run))
             return run
 
-    monkeypatch.setattr(batches, "Writing", Watched)
+    monkeypatch.setattr(batches, "TimedBatch", Watched)
     eagle2 = Eagle2(K=3, levels=2, N=6)
     told: list[tuple] = []
     found = measure(
@@ -100,12 +100,12 @@ def test_every_policy_runs_on_every_batch(small_pair: Pair, monkeypatch: pytest.
 def test_policies_take_turns_within_a_batch(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
 
-    class Watched(Writing):
-        def go_on(self, rounds):
+    class Watched(TimedBatch):
+        def run_rounds(self, rounds):
             turns.append(id(self))
-            return super().go_on(rounds)
+            return super().run_rounds(rounds)
 
-    monkeypatch.setattr(batches, "Writing", Watched)
+    monkeypatch.setattr(batches, "TimedBatch", Watched)
     monkeypatch.setattr(batches, "TURN", 1)
     ids = [small_pair.tokenizer(turn)["input_ids"] for turn in TURNS[:2]]
     entrants = [Entrant(small_pair, policy) for policy in (Plain(), Eagle2(K=3, levels=2, N=6))]

@@ -25,7 +25,7 @@ SETTINGS = SweepSettings(max_new_tokens=8, limit=None)
 GRID = "eagle2:K=3,levels=2,N=4|7,c2t:beta=0.25,K=3,levels=3,chain:length=2"
 
 
-def of(grid: str = GRID, classifier: TreeClassifier | None = None) -> list[sweeping.Candidate]:
+def of(grid: str = GRID, classifier: TreeClassifier | None = None) -> list[sweeping.GridPolicy]:
     network = classifier or toy_classifier()
     return candidates(grid, lambda: network)
 
@@ -97,7 +97,7 @@ def test_a_stopped_sweep_goes_on(small_pair: Pair, tmp_path: Path, monkeypatch: 
     whole = sweep(small_pair, of(), PROMPTS, SETTINGS)
     count, counted = sweeping._count, []
 
-    def stopped(pair: Pair, one: sweeping.Candidate, *rest):
+    def stopped(pair: Pair, one: sweeping.GridPolicy, *rest):
         if len(counted) == 2:
             raise KeyboardInterrupt
         counted.append(one.label)
@@ -127,13 +127,13 @@ def test_another_configuration_is_counted_anew(small_pair: Pair, tmp_path: Path)
     sweep(small_pair, of(), PROMPTS, SETTINGS, file)
     other = TreeClassifier()
     other.output.bias.data += 0.1
-    assert sweep(small_pair, of(classifier=other), PROMPTS, SETTINGS, file).known in (2, 3), "all but C2T's"
+    assert sweep(small_pair, of(classifier=other), PROMPTS, SETTINGS, file).stored in (2, 3), "all but C2T's"
     for settings in (
         SweepSettings(max_new_tokens=8, seed=1, limit=None),
         SweepSettings(max_new_tokens=8, temperature=0.9, limit=None),
         SweepSettings(max_new_tokens=8, limit=2),
     ):
-        assert sweep(small_pair, of("chain:length=2"), PROMPTS, settings, file).known == 0
+        assert sweep(small_pair, of("chain:length=2"), PROMPTS, settings, file).stored == 0
 
 
 def test_accuracies_measured_again_are_counted_anew(small_pair: Pair, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_accuracies_measured_again_are_counted_anew(small_pair: Pair, tmp_path: 
     for shares in ([0.5, 0.2], [0.5, 0.2], [0.2, 0.5]):
         rates.write_text(json.dumps({"accuracies": [shares, shares]}))
         grid = of(f"static:accuracies={rates},N=3|4")
-        known.append(sweep(small_pair, grid, PROMPTS, SETTINGS, file).known)
+        known.append(sweep(small_pair, grid, PROMPTS, SETTINGS, file).stored)
     assert known == [0, 2, 0]
 
 
