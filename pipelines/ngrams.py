@@ -3,9 +3,9 @@ the text (`c2t.models.wrappers.ngrams`), explain the target's texts best.
 
     python -m pipelines.ngrams [--pair smollm2] [--draft eagle]
 
-Evidence is every place of the target's texts to the pair's harvest prompts, greedy and drawn, each behind as many
-tokens as a tree could hold there. Ten or eleven numbers are fitted, by maximum likelihood; where texts are drawn, the
-draft hears the noise of the draws, as it does at run time (`c2t.sessions.coupled`).
+Evidence is every position of the target's texts to the pair's harvest prompts, greedy and sampled, each after as many
+tokens as a tree could hold there. Ten or eleven numbers are fitted, by maximum likelihood. In sampled texts the draft's
+logits have the Gumbel noise that draft and target share, as at run time (`c2t.sessions.coupled`).
 """
 
 from collections.abc import Iterator, Sequence

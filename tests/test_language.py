@@ -42,7 +42,7 @@ PARTS = re.compile(r"rehears|(?:^|_)(?:told|anew|behind|beside|pays|paying|loud|
 C = (".c", ".h")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 # Files that still speak the dialect: the list only gets shorter.
-NOT_YET = ("pipelines/docs/",)
+NOT_YET: tuple[str, ...] = ()
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

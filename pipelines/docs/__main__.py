@@ -26,15 +26,17 @@ def main(
 ) -> None:
     """Render the tables of README and docs, or one of their pictures."""
     if what == "tree":
-        one = draw(PICTURE)
-        print(f"{PICTURE}: {len(one.drafted)} drafted, {len(one.kept)} kept, {len(one.accepted)} accepted")
+        shown = draw(PICTURE)
+        print(
+            f"{PICTURE}: {len(shown.drafted)} drafted, {len(shown.verified)} verified, {len(shown.accepted)} accepted"
+        )
         return
     if what == "bars":
         BARS.write_text(bars.svg([line["figures"] for line in lines("breakdown.jsonl")]), encoding="utf-8")
         return
     if what == "figures":
         for pair, rows in batch_speeds().items():
-            if batch_figure(pair).exists():  # tiny has none: no tree pays there
+            if batch_figure(pair).exists():  # tiny has none: no tree is faster there
                 plot_batches(rows, f"{pair}: tokens/s over the batch size", batch_figure(pair))
         drawing.save(findings.picture(), ROOT / "docs" / "images" / "reliability.png")
         return

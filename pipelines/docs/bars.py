@@ -25,8 +25,8 @@ def svg(rows: Sequence[dict[str, Any]]) -> str:
         for part, colour in zip(PARTS, COLOURS, strict=True):
             width = scale * row["parts"][part]
             title = f"<title>{part}: {row['parts'][part]:.2f} ms</title>"
-            place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}"'
-            drawn.append(f'<rect {place} fill="{colour}">{title}</rect>')
+            box = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}"'
+            drawn.append(f'<rect {box} fill="{colour}">{title}</rect>')
             x += width
         drawn.append(f'<text x="{x + 6:.1f}" y="{y + 18}">{row["watched"]:.1f} ms</text>')
     below = MARGIN + len(rows) * (BAR + GAP)

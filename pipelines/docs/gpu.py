@@ -2,13 +2,18 @@
 
 from typing import Any
 
-from pipelines.docs.result_lines import lines, source, table
+from pipelines.docs.cells import LENGTHS, lengths, number, table
+from pipelines.docs.result_lines import Line, lines, source
 
 
-def _last(command: str, **settings: Any) -> dict[str, Any]:
+def _last(command: str, **settings: Any) -> Line:
     """Return the last line of a command with these settings."""
-    found = [line for line in lines("gpu.jsonl") if line["command"] == command]
-    return [line for line in found if settings.items() <= line["configuration"].items()][-1]
+    *_, last = (
+        line
+        for line in lines("gpu.jsonl")
+        if line["command"] == command and settings.items() <= line["configuration"].items()
+    )
+    return last
 
 
 def texts() -> str:
@@ -16,13 +21,12 @@ def texts() -> str:
     line = _last("gpu_texts", pair="smollm2", dtype="bfloat16")
     rows = []
     for name, (_, after, _, a_round, tau, same) in line["figures"].items():
-        counted = ("", "", "") if a_round is None else (f"{a_round:.2f}", f"{tau:.2f}", f"{tau + 1:.2f}")
+        counted = ("", "", "") if a_round is None else (f"{a_round:.2f}", *lengths(tau))
         rows.append((name, f"{after:.0f}", *counted, f"{same:.0%}"))
-    columns = ("way to decode", "tokens/s after the first", "ms a round", "tau", "acceptance length")
-    columns += ("text of the first row",)
+    columns = ("way to decode", "tokens/s after the first", "ms a round", *LENGTHS, "text of the first row")
     run = line["configuration"]
-    told = f"smollm2, {run['prompts']} prompts, {run['tokens']} new tokens, T = 0", run["dtype"]
-    return table(columns, rows, source(line, *told))
+    how = f"smollm2, {run['prompts']} prompts, {run['tokens']} new tokens, T = 0"
+    return table(columns, rows, source(line, how, run["dtype"]))
 
 
 def phases(brief: bool = False) -> str:
@@ -33,8 +37,8 @@ def phases(brief: bool = False) -> str:
         stage, what = name.split(": ", 1)
         one_prompt = stage == "draft" and ("one level" in what or " 1 rows" in what)
         if one_prompt if brief else stage in ("select", "draft"):
-            over = "" if floor is None else f"{median / floor:.2f}"
-            rows.append((f"{stage}: {what}", f"{median:.4f}", f"{low:.4f}-{high:.4f}", over))
+            over = floor and median / floor
+            rows.append((f"{stage}: {what}", f"{median:.4f}", f"{low:.4f}-{high:.4f}", number(over, ".2f")))
     return table(
         ("what", "ms", "quartiles", "/ floor"),
         rows,

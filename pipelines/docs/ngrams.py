@@ -1,16 +1,14 @@
 """Tables of docs/ngrams.md and docs/results/ngrams.md: what n-grams of the sequence save."""
 
-from typing import Any
-
-from c2t.study.interval import Interval
-from pipelines.docs.result_lines import LENGTHS, interval, lengths, lines, source, table
+from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, number, table
+from pipelines.docs.result_lines import BY_PROMPT, Line, lines, size, source
 
 AT = 1.5  # the tau at which the embedded pair is compared
 
 
 def weights() -> str:
-    """Return what n-grams save with learned weights: gamma at equal tau over that without n-grams, and over that of
-    counts mixed in without learning."""
+    """Return what n-grams save with learned weights: gamma at equal acceptance length over that without n-grams, and
+    over that of counts mixed in without learning."""
     rows: list[tuple[str, ...]] = []
     notes: dict[float, str] = {}  # temperature -> where its lines come from
     for line in lines("gain-trust.jsonl"):
@@ -23,12 +21,11 @@ def weights() -> str:
             if second is None or second["ratio"][0] is None:
                 continue
             gammas = (first and first["rival_gamma"], second["rival_gamma"], second["gamma"])
-            cells = ("" if one is None else f"{one:.1f}" for one in gammas)
-            over = ("" if one is None else interval(Interval(*one["ratio"])) for one in (first, second))
-            rows.append((where, *lengths(tau, "g"), *cells, *over))
-            where, notes[run["temperature"]] = "", by_prompt(line)
+            over = (interval(row and row["ratio"]) for row in (first, second))
+            rows.append((where, *lengths(tau, "g"), *map(number, gammas), *over))
+            notes[run["temperature"]] = by_prompt(line)
     columns = ("draft, texts", *LENGTHS, "gamma", "counts", "learned weights", "learned / none", "learned / counts")
-    return table(columns, rows, "\n".join(notes.values()))
+    return table(columns, grouped(rows), "\n".join(notes.values()))
 
 
 def most_saved(rival: str) -> str:
@@ -56,18 +53,18 @@ def by_domain() -> str:
     for line in lines("gain.jsonl"):
         run = line["configuration"]
         ratios = {
-            part: interval(Interval(*ratio))
+            part: interval(ratio)
             for part, score, over, tau, *ratio in line["figures"]["rows"]
             if (score, over, tau) == ("threshold on P+ngrams", "the best untrained tree", AT)
         }
         cells = (ratios.get(part, "") for part in ("all prompts", "known", "heldout"))
         rows.append((f"`{run['draft']}`, T = {run['temperature']:g}", *cells))
-        notes[source(line, f"{run['prompts']} prompts, {run['max_new_tokens']} new tokens")] = None
+        notes[source(line, size(run))] = None
     return table(("draft, text", "all prompts", "in-domain", "out-of-domain"), rows, "\n".join(notes))
 
 
-def by_prompt(line: dict[str, Any]) -> str:
-    """Return the small print of a comparison at equal tau."""
+def by_prompt(line: Line) -> str:
+    """Return the small print of a comparison at equal acceptance length."""
     run = line["configuration"]
-    size = f"{line['figures']['prompts']} prompts a set, {run['max_new_tokens']} new tokens"
-    return source(line, f"T = {run['temperature']:g}: {size}", "95 % intervals by prompt")
+    how = f"{line['figures']['prompts']} prompts a set, {run['max_new_tokens']} new tokens"
+    return source(line, f"T = {run['temperature']:g}: {how}", BY_PROMPT)

@@ -17,12 +17,12 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 def names(text: str) -> list[str]:
     """Return the names of a page's rendered parts."""
-    return [found.group(2) for found in RENDERED.finditer(text)]
+    return [part.group(2) for part in RENDERED.finditer(text)]
 
 
 def render(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
-    """Return a page with every marked part rendered anew; KeyError for a name that `parts` does not have."""
-    return RENDERED.sub(lambda found: found.group(1) + parts[found.group(2)]() + found.group(4), text)
+    """Return a page with every marked part rendered; KeyError for a name that `parts` does not have."""
+    return RENDERED.sub(lambda part: part.group(1) + parts[part.group(2)]() + part.group(4), text)
 
 
 def typed_numbers(text: str) -> list[str]:

@@ -4,8 +4,8 @@ import math
 import re
 from typing import Any
 
-from c2t.study.interval import Interval
-from pipelines.docs.result_lines import interval, lines, source, table
+from pipelines.docs.cells import grouped, interval, table
+from pipelines.docs.result_lines import Line, lines, source
 
 LINES = "papers-smollm2.jsonl"
 COUNTED_BY_SET = ("figure4", "figure8")  # reports whose limit is that of each data set
@@ -17,7 +17,7 @@ TOPICS = {
     "Its inputs": ("table1", "table6"),
     "Its hidden size": ("figure6",),
     "Chains": ("table3", "table7"),
-    "C2T's trees at equal tau": ("figure4", "table5"),
+    "C2T's trees at equal acceptance length": ("figure4", "table5"),
     "Transfer and fine-tuning": ("table2", "figure7", "figure8"),
     "Time": ("figure5", "figure11"),
 }
@@ -26,14 +26,15 @@ SATURATED = "average precision"  # computed of sigmoids in float32, where the hi
 RANGE = re.compile(r"at the tau of \S*N=(\d+): ([\d.]+) \((?:95 % interval ([\d.]+) to ([\d.]+)|no interval)\)")
 
 
-def reports() -> dict[str, dict[str, Any]]:
+def reports() -> dict[str, Line]:
     """Return the line of each report; of two lines of one report the later one."""
     return {line["command"]: line for line in lines(LINES)}
 
 
 def conclusions_of(name: str) -> list[dict[str, Any]]:
     """Return a report's conclusions."""
-    return [one for one in reports()[name]["figures"]["conclusions"] if SATURATED not in one["comparison"]]
+    made = reports()[name]["figures"]["conclusions"]
+    return [conclusion for conclusion in made if SATURATED not in conclusion["comparison"]]
 
 
 def verdicts() -> str:
@@ -41,9 +42,9 @@ def verdicts() -> str:
     assert {name for names in TOPICS.values() for name in names} == set(reports())
     rows = []
     for topic, names in TOPICS.items():
-        found = [one["verdict"] for name in names for one in conclusions_of(name)]
-        counts = found.count(HOLDS), found.count(FAILS)
-        rows.append((topic, ", ".join(f"`{name}`" for name in names), *map(str, (*counts, len(found) - sum(counts)))))
+        judged = [conclusion["verdict"] for name in names for conclusion in conclusions_of(name)]
+        counts = judged.count(HOLDS), judged.count(FAILS)
+        rows.append((topic, ", ".join(f"`{name}`" for name in names), *map(str, (*counts, len(judged) - sum(counts)))))
     return table(("topic", "reports", "holds", "does not hold", "undecided"), rows)
 
 
@@ -52,15 +53,14 @@ def conclusions() -> str:
     rows = []
     for name, line in reports().items():
         where = f"`{name}` ({prompts_of(name, line['configuration'])})"
-        for one in conclusions_of(name):
-            every = (interval(Interval(*figure)) for figure in one["figures"])
+        for conclusion in conclusions_of(name):
+            every = (interval(figure) for figure in conclusion["figures"])
             figures = ", ".join(dict.fromkeys(filter(None, every)))  # of two limits of one figure it stands there twice
-            verdict, needed = {HOLDS: "yes", FAILS: "no"}.get(one["verdict"], "open"), one["more"]
+            verdict, needed = {HOLDS: "yes", FAILS: "no"}.get(conclusion["verdict"], "open"), conclusion["more"]
             if needed is not None:
                 verdict += f" ({needed_prompts(needed * line['configuration']['limit'])})"
-            rows.append((where, one["statement"], figures or shortened(one["comparison"]), verdict))
-            where = ""
-    return table(("report", "conclusion", "figures", "holds"), rows, sources(), figures="---|")
+            rows.append((where, conclusion["statement"], figures or shortened(conclusion["comparison"]), verdict))
+    return table(("report", "conclusion", "figures", "holds"), grouped(rows), sources(), figures="---|")
 
 
 def shortened(comparison: str) -> str:
@@ -73,18 +73,18 @@ def shortened(comparison: str) -> str:
 
 def sources() -> str:
     """Return where and when the reports were made, a line for each commit and machine."""
-    found = reports()
-    run = next(iter(found.values()))["configuration"]
-    told = f"T = {run['temperature']:g}, draft `eagle`, up to {run['max_new_tokens']} new tokens"
-    places: dict[str, list[str]] = {}
-    for name, line in found.items():
-        places.setdefault(f"{line['commit']} {line['hardware']}", []).append(name)
-    first, *rest = sorted(places.values(), key=len, reverse=True)
-    notes = [source(found[first[-1]], told)]
-    return "\n".join([*notes, *(source(found[names[-1]], f"{', '.join(names)}: {told}") for names in rest)])
+    made = reports()
+    run = next(iter(made.values()))["configuration"]
+    how = f"T = {run['temperature']:g}, draft `eagle`, up to {run['max_new_tokens']} new tokens"
+    by_machine: dict[str, list[str]] = {}
+    for name, line in made.items():
+        by_machine.setdefault(f"{line['commit']} {line['hardware']}", []).append(name)
+    first, *rest = sorted(by_machine.values(), key=len, reverse=True)
+    notes = [source(made[first[-1]], how)]
+    return "\n".join([*notes, *(source(made[names[-1]], f"{', '.join(names)}: {how}") for names in rest)])
 
 
-def prompts_of(name: str, run: dict[str, Any]) -> str:
+def prompts_of(name: str, run: Line) -> str:
     """Return the prompts that a report rests on, and its draft unless that is the pair's own."""
     draft = f", draft `{run['draft']}`" if run["draft"] else ""
     if name in OF_HARVEST:

@@ -1,10 +1,8 @@
 """Tables of docs/parallel.md and docs/results/parallel.md: drafts that give all positions in one forward."""
 
-from typing import Any
-
-from c2t.study.interval import Interval
+from pipelines.docs.cells import LENGTHS, extent, grouped, interval, lengths, number, table
 from pipelines.docs.ngrams import by_prompt
-from pipelines.docs.result_lines import LENGTHS, computed, interval, lengths, lines, source, table
+from pipelines.docs.result_lines import Line, computed, lines, source
 
 FIT, BOTH = "medusa+fit", "medusa+fit+ngrams"
 MARGINALS, UNTRAINED = "all on marginals", "all training-free"
@@ -14,57 +12,49 @@ IN_BRIEF = ("plain", "eagle", "eagle+ngrams", "medusa", "medusa+ngrams", "medusa
 
 
 def conditioned() -> str:
-    """Return what conditioning a parallel draft on the path saves: gammas and ratios at equal tau."""
+    """Return what conditioning a parallel draft on the path saves: gammas and ratios at equal acceptance length."""
     rows, notes = [], {}
     for line in lines("gain-parallel.jsonl"):
         run = line["configuration"]
         where = f"{run['set']}, T = {run['temperature']:g}"
         by_rival = {(row["draft"], row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
         for tau in SHOWN_TAUS:
-            there = [by_rival.get((FIT, rival, tau)) for rival in (MARGINALS, "medusa+bigrams", "eagle")]
+            fitted = [by_rival.get((FIT, rival, tau)) for rival in (MARGINALS, "medusa+bigrams", "eagle")]
             both = by_rival.get((BOTH, UNTRAINED, tau))
-            ratios = ["" if row is None else interval(Interval(*row["ratio"])) for row in (*there, both)]
+            ratios = [interval(row and row["ratio"]) for row in (*fitted, both)]
             if not any(ratios):
                 continue
-            gammas = [row and row["rival_gamma"] for row in there] + [
-                _gamma(by_rival, name, tau) for name in (FIT, BOTH)
-            ]
-            cells = ("" if gamma is None else f"{gamma:.1f}" for gamma in gammas)
-            rows.append((where, *lengths(tau, "g"), *cells, *ratios))
-            where, notes[run["temperature"]] = "", by_prompt(line)
+            gammas = [row and row["rival_gamma"] for row in fitted]
+            gammas += [_gamma(by_rival, name, tau) for name in (FIT, BOTH)]
+            rows.append((where, *lengths(tau, "g"), *map(number, gammas), *ratios))
+            notes[run["temperature"]] = by_prompt(line)
     columns = ("texts", *LENGTHS, "marginals", "`+bigrams`", "`eagle`", "`+fit`", "`+fit+ngrams`")
     columns += ("fit / marginals", "fit / bigrams", "fit / `eagle`", "fit, n-grams / all untrained")
-    return table(columns, rows, "\n".join(notes.values()))
+    return table(columns, grouped(rows), "\n".join(notes.values()))
 
 
-def _gamma(by_rival: dict[tuple[str, str, float], dict[str, Any]], draft: str, tau: float) -> float | None:
+def _gamma(by_rival: dict[tuple[str, str, float], Line], draft: str, tau: float) -> float | None:
     return next((row["gamma"] for (name, _, at), row in by_rival.items() if (name, at) == (draft, tau)), None)
 
 
 def span(draft: str, rival: str, temperature: float) -> str:
     """Return the lowest and the highest ratio of a draft over a rival, at every tau of every set."""
-    ratios = [
+    return extent(
         row["ratio"][0]
         for line in lines("gain-parallel.jsonl")
         for row in line["figures"]["rows"]
         if (row["draft"], row["rival"]) == (draft, rival) and line["configuration"]["temperature"] == temperature
-    ]
-    return _span(ratios)
+    )
 
 
 def span_after(draft: str) -> str:
     """Return the lowest and the highest ratio of an autoregressive head with `+fit` over that head alone."""
     deep = [line for line in lines("gain-deep.jsonl") if line["configuration"]["draft"] == draft]
-    return _span([row["ratio"][0] for line in deep for row in line["figures"]["rows"]])
-
-
-def _span(ratios: list[float | None]) -> str:
-    measured = [ratio for ratio in ratios if ratio is not None]
-    return f"{min(measured):.2f} to {max(measured):.2f}"
+    return extent(row["ratio"][0] for line in deep for row in line["figures"]["rows"])
 
 
 def block() -> str:
-    """Return what a block drafter verifies at equal tau, conditioned by counts of pairs and not."""
+    """Return what a block drafter verifies at equal acceptance length, conditioned by counts of pairs and not."""
     rows, notes = [], {}
     for line in lines("gain-parallel.jsonl"):
         run = line["configuration"]
@@ -73,9 +63,10 @@ def block() -> str:
             if (row["draft"], row["rival"]) != ("block+bigrams", "block") or row["ratio"][0] is None:
                 continue
             gammas = (f"{row[name]:.1f}" for name in ("rival_gamma", "gamma"))
-            rows.append((where, *lengths(row["tau"], "g"), *gammas, interval(Interval(*row["ratio"]))))
-            where, notes[run["temperature"]] = "", by_prompt(line)
-    return table(("texts", *LENGTHS, "`block`", "`block+bigrams`", "ratio"), rows, "\n".join(notes.values()))
+            rows.append((where, *lengths(row["tau"], "g"), *gammas, interval(row["ratio"])))
+            notes[run["temperature"]] = by_prompt(line)
+    columns = ("texts", *LENGTHS, "`block`", "`block+bigrams`", "ratio")
+    return table(columns, grouped(rows), "\n".join(notes.values()))
 
 
 def speed() -> str:
@@ -88,16 +79,16 @@ def speed_in_brief() -> str:
     return _speed([line for line in lines("parallel.jsonl") if line["figures"]["contender"] in IN_BRIEF], trees=False)
 
 
-def _speed(shown: list[dict[str, Any]], trees: bool) -> str:
+def _speed(shown: list[Line], trees: bool) -> str:
     rows = []
     for line in shown:
         figures = line["figures"]
         counts = (*lengths(figures["tau"]), f"{figures['gamma']:.1f}", f"{figures['draft_passes']:.1f}")
-        rate, ratio = f"{figures['tokens_per_second'][0]:.0f}", interval(Interval(*figures["against_plain"]))
+        rate, ratio = f"{figures['tokens_per_second'][0]:.0f}", interval(figures["against_plain"])
         tree = (f"`{figures['label']}`",) if trees else ()
         rows.append((f"`{figures['contender']}`", *tree, rate, ratio, *counts))
     run = shown[-1]["configuration"]
-    told = f"{run['prompts']} prompts of each of {len(run['sets'])} sets, {run['max_new_tokens']} new tokens"
-    note = source(shown[-1], f"{told}, T = {run['temperature']:g}, one at a time; {computed(run)}")
+    how = f"{run['prompts']} prompts of each of {len(run['sets'])} sets, {run['max_new_tokens']} new tokens"
+    note = source(shown[-1], f"{how}, T = {run['temperature']:g}, one at a time; {computed(run)}")
     named = ("draft", *(("its fastest tree",) if trees else ()))
     return table((*named, "tokens/s", "/ plain", *LENGTHS, "gamma", "draft passes"), rows, note)

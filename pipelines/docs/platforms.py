@@ -2,7 +2,7 @@
 
 from c2t.models.target import stock
 from c2t.models.target.target import FAMILIES
-from pipelines.docs.heads import table
+from pipelines.docs.cells import table
 
 NAMES = {
     "llama": "Llama 2 and 3, Vicuna, SmolLM, TinyLlama, ...",
@@ -29,7 +29,7 @@ MACHINES = [
 
 def machines() -> str:
     """Return the table of machines."""
-    return table(("machine", "Llama family", "ten other families", "tested"), MACHINES)
+    return table(("machine", "Llama family", "ten other families", "tested"), MACHINES, figures="---|")
 
 
 def families() -> str:
@@ -37,4 +37,4 @@ def families() -> str:
     list."""
     rows = [(NAMES[kind], f"`{kind}`", FAST if kind in stock.FAMILIES else RUNS) for kind in FAMILIES]
     assert len(rows) == len(NAMES) == 1 + 10
-    return table(("family", "`model_type`", "on a CPU with GCC"), rows)
+    return table(("family", "`model_type`", "on a CPU with GCC"), rows, figures="---|")

@@ -27,10 +27,13 @@ class Reliability(NamedTuple):
     log_loss: list[tuple[float, float]]
 
 
-def picture(found: dict[str, list[list[Any]]]) -> Figure:
-    """Return a figure of acceptance over probability by depth, of all sets together; a panel for each condition."""
-    figure, panels = drawing.panels(len(found))
-    for panel, (title, rows) in zip(panels, found.items(), strict=True):
+def picture(conditions: dict[str, list[list[Any]]]) -> Figure:
+    """Return a figure of acceptance over probability by depth, of all sets together; a panel for each condition.
+
+    conditions: rows of Reliability by the panel's title.
+    """
+    figure, panels = drawing.panels(len(conditions))
+    for panel, (title, rows) in zip(panels, conditions.items(), strict=True):
         panel.plot([0, 1], [0, 1], color=drawing.NOTHING, linewidth=1)
         for row in (Reliability(*row) for row in rows):
             if row.data_set == EVERYTHING:

@@ -21,7 +21,7 @@ COLOURS = 64  # of a PNG, which is then less than half as large
 
 
 class Screenshot(NamedTuple):
-    """One picture: the colour scheme, the round (from 0), whether EAGLE-2's tree stands beside, the size in pixels."""
+    """One picture: the colour scheme, the round (from 0), whether EAGLE-2's tree is shown too, the size in pixels."""
 
     scheme: str
     round: int

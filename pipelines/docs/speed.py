@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from c2t.study.interval import Interval
-from pipelines.docs.result_lines import LENGTHS, computed, interval, lengths, lines, source, table
+from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, table
+from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
 
 TREE, STAGED = "tree", "hierarchical"
 WAYS = {"rehearsed": STAGED}  # what ways of older result lines are called
@@ -35,7 +35,7 @@ class Run(NamedTuple):
     contender: str
 
 
-def of_run(line: dict[str, Any]) -> Run:
+def of_run(line: Line) -> Run:
     """Return what a line of `pipelines.bench decoding` is of."""
     run, figures = line["configuration"], line["figures"]
     texts = Texts(run["temperature"], run["batch"], run["max_new_tokens"])
@@ -49,10 +49,11 @@ def current(way: str) -> str:
     return way
 
 
-def runs() -> dict[Run, dict[str, Any]]:
-    """Return the lines of `pipelines.bench decoding`; a later run stands for an earlier one."""
+def runs() -> dict[Run, Line]:
+    """Return the lines of `pipelines.bench decoding` by texts and set; a later run stands for an earlier one."""
     latest = {of_run(line): line for line in lines("decoding.jsonl")}
-    return {run: line for run, line in latest.items() if not run.contender.startswith(UNFAIR)}
+    fair = [run for run in latest if not run.contender.startswith(UNFAIR)]
+    return {run: latest[run] for run in sorted(fair, key=lambda run: (run.texts, list(SETS).index(run.set)))}
 
 
 def kind(texts: Texts) -> str:
@@ -61,27 +62,27 @@ def kind(texts: Texts) -> str:
     return sampled + f", batch {texts.batch}" * (texts.batch > 1) + f", up to {texts.new_tokens} tokens"
 
 
-def origins(measured: Iterable[dict[str, Any]]) -> str:
+def origins(measured: Iterable[Line]) -> str:
     """Return where lines of `pipelines.bench decoding` were measured, a line for each commit and machine, and how large
     the runs were."""
-    places: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {}
+    by_machine: dict[str, tuple[Line, dict[str, list[str]]]] = {}
     for line in measured:
         run, sort = line["configuration"], kind(of_run(line).texts)
         size = f"{run['prompts']} prompts a set, {computed(run)}"
-        kinds = places.setdefault(source(line), (line, {}))[1].setdefault(size, [])
+        kinds = by_machine.setdefault(source(line), (line, {}))[1].setdefault(size, [])
         kinds.extend([sort] * (sort not in kinds))
-    several, notes = sum(len(sizes) for _, sizes in places.values()) > 1, []
-    for line, sizes in places.values():
-        told = "; ".join(f"{' and '.join(kinds)}: " * several + size for size, kinds in sizes.items())
-        notes.append(source(line, told, "95 % intervals by prompt"))
+    several, notes = sum(len(sizes) for _, sizes in by_machine.values()) > 1, []
+    for line, sizes in by_machine.values():
+        how = "; ".join(f"{' and '.join(kinds)}: " * several + size for size, kinds in sizes.items())
+        notes.append(source(line, how, BY_PROMPT))
     return "\n".join(notes)
 
 
-def first_run() -> dict[str, dict[str, dict[str, Any]]]:
+def first_run() -> dict[str, dict[str, Line]]:
     """Return the lines of the shortest greedy texts decoded one by one, which all rivals generated, by set and way."""
     measured = runs()
     shortest = min(run.texts for run in measured if run.texts[:2] == (0, 1))
-    by_set: dict[str, dict[str, dict[str, Any]]] = {}
+    by_set: dict[str, dict[str, Line]] = {}
     for run, line in measured.items():
         if run.texts == shortest:
             by_set.setdefault(run.set, {})[run.contender] = line
@@ -94,13 +95,12 @@ def own_speed() -> str:
     for contender, way in OWN_WAYS.items():
         figures = ways[contender]["figures"]
         assert figures["equal_to_plain"] == 1, "the page says that no text differs"
-        ratio = interval(Interval(*figures["against_plain"]))
+        ratio = interval(figures["against_plain"])
         rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio))
     line = ways["c2t, plain"]
     run = line["configuration"]
-    told = f"SmolLM2-135M, {run['prompts']} prompts each of MT-bench, GSM8K and HumanEval"
-    size = f"up to {run['max_new_tokens']} new tokens, temperature 0"
-    note = source(line, told, size, computed(run), "95 % intervals by prompt")
+    prompts = f"SmolLM2-135M, {run['prompts']} prompts each of MT-bench, GSM8K and HumanEval"
+    note = source(line, prompts, f"up to {run['max_new_tokens']} new tokens, temperature 0", computed(run), BY_PROMPT)
     return table(("way to decode", "tokens/s", "speed over plain decoding"), rows, note)
 
 
@@ -121,24 +121,24 @@ def by_texts() -> str:
     shown = []
     measured = runs()
     shortest = min(run.texts for run in measured)
-    for run, line in sorted(measured.items(), key=lambda one: (one[0].texts, list(SETS).index(one[0].set))):
+    for run, line in measured.items():
         way = run.contender.removeprefix("c2t, ")
         if way in (TREE, STAGED) and run.texts.batch == 1 and (run.set == "all" or run.texts == shortest):
-            ratio = interval(Interval(*line["figures"]["against_plain"]))
+            ratio = interval(line["figures"]["against_plain"])
             rows.setdefault((SETS[run.set], kind(run.texts)), {})[way] = ratio
             shown.append(line)
     cells = [(*texts, *(ways.get(way, "") for way in (TREE, STAGED))) for texts, ways in rows.items()]
     return table(("prompts", "texts", "tree / plain", "hierarchical / plain"), cells, origins(shown))
 
 
-def beside() -> str:
+def against_transformers() -> str:
     """Return the tokens/s of smollm2 in c2t and in transformers' own ways to decode, all sets together."""
     ways = first_run()["all"]
     rows = []
     for way, line in ways.items():
         if not way.startswith("c2t in int8"):
             figures = line["figures"]
-            ratio = interval(Interval(*figures["against_transformers"]))
+            ratio = interval(figures["against_transformers"])
             rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio))
     columns = ("way to decode", "tokens/s", "/ transformers, the faster type")
     return table(columns, rows, origins([next(iter(ways.values()))]))
@@ -150,24 +150,22 @@ def decoding() -> str:
     shortest = min(run.texts for run in every)
     by_set = {run for run in every if run.texts == shortest and run.contender.startswith("c2t")}
     measured = {run: line for run, line in every.items() if run.set == "all" or run in by_set}
-    rows, where = [], None
-    for run, line in sorted(measured.items(), key=lambda one: (one[0].texts, list(SETS).index(one[0].set))):
+    rows = []
+    for run, line in measured.items():
         figures = line["figures"]
         ratios = ("against_plain", "against_transformers", "decoding_against_plain")
         counts = (*lengths(figures["tau"]), f"{figures['gamma']:.1f}") if "tau" in figures else ("", "", "")
-        texts = f"{SETS[run.set]}, {kind(run.texts)}"
         rows.append(
             (
-                "" if texts == where else texts,
+                f"{SETS[run.set]}, {kind(run.texts)}",
                 run.contender,
                 f"{figures['tokens_per_second']:.0f}",
-                *(interval(Interval(*figures[ratio])) for ratio in ratios),
+                *(interval(figures[ratio]) for ratio in ratios),
                 *counts,
             )
         )
-        where = texts
     columns = ("prompts, texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token")
-    return table((*columns, *LENGTHS, "gamma"), rows, origins(measured.values()))
+    return table((*columns, *LENGTHS, "gamma"), grouped(rows), origins(measured.values()))
 
 
 def settings() -> str:
@@ -183,19 +181,21 @@ def settings() -> str:
 def breakdown() -> str:
     """Return the milliseconds of a round by part."""
     measured = lines("breakdown.jsonl")
-    figures = [line["figures"] for line in measured]
+    rounds = [line["figures"] for line in measured]
     rows = [
-        (part, *(f"{one['parts'][part]:.2f} ({one['parts'][part] / one['watched']:.0%})" for one in figures))
-        for part in figures[0]["parts"]
-        if any(round(one["parts"][part], 2) for one in figures)
+        (
+            part,
+            *(f"{row['parts'][part]:.2f} ({row['parts'][part] / row['watched']:.0%})" for row in rounds),
+        )
+        for part in rounds[0]["parts"]
+        if any(round(row["parts"][part], 2) for row in rounds)
     ]
-    rows.append(("a round, with clocks", *(f"{one['watched']:.2f}" for one in figures)))
-    rows.append(("a round, without", *(f"{one['unwatched']:.2f}" for one in figures)))
-    for name, counts in zip(LENGTHS, zip(*(lengths(one["tau"]) for one in figures), strict=True), strict=True):
-        rows.append((name, *counts))
+    rows.append(("a round, with clocks", *(f"{row['watched']:.2f}" for row in rounds)))
+    rows.append(("a round, without", *(f"{row['unwatched']:.2f}" for row in rounds)))
+    rows += zip(LENGTHS, *(lengths(row["tau"]) for row in rounds), strict=True)
     run = measured[-1]["configuration"]
-    told = f"{run['prompts']} prompts, T = {run['temperature']:g}, {computed(run)}"
-    return table(("milliseconds", *(f"`{one['policy']}`" for one in figures)), rows, source(measured[-1], told))
+    how = f"{run['prompts']} prompts, T = {run['temperature']:g}, {computed(run)}"
+    return table(("milliseconds", *(f"`{row['policy']}`" for row in rounds)), rows, source(measured[-1], how))
 
 
 def forwards() -> str:
@@ -204,5 +204,5 @@ def forwards() -> str:
     sizes = zip(measured[0]["figures"]["rows"], *(line["figures"]["milliseconds"] for line in measured), strict=True)
     rows = [(str(size), *(f"{layers:.1f} + {head:.1f}" for layers, head in ways)) for size, *ways in sizes]
     run = measured[-1]["configuration"]
-    told = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {computed(run)}"
-    return table(("rows", *(line["figures"]["way"] for line in measured)), rows, source(measured[-1], told))
+    how = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {computed(run)}"
+    return table(("rows", *(line["figures"]["way"] for line in measured)), rows, source(measured[-1], how))

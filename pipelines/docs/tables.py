@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from c2t.policies import POLICIES
-from c2t.study.interval import Interval
 from pipelines.docs import batches, constructions, findings, gpu, heads, ngrams, papers, parallel, platforms, speed
-from pipelines.docs.result_lines import interval, lines, source, table
+from pipelines.docs.cells import interval, table
+from pipelines.docs.result_lines import BY_PROMPT, lines, source
 
 MADE = ("classifier", "acceptance")  # settings made of the pair or by runs: no text gives them
 FIXED = ("plain", "chain", "dymax", "dyjoint", "eagle1", "static")  # policies that draft no level by what the last held
@@ -18,10 +18,10 @@ FIXED = ("plain", "chain", "dymax", "dyjoint", "eagle1", "static")  # policies t
 def policies(kind: str) -> str:
     """Return the table of the policies of a kind ("fixed", "grown", "sampled", "wrapping"), with the defaults of their
     settings."""
-    found: dict[str, Any] = POLICIES
+    registered: dict[str, Any] = POLICIES
     rows = [
         (f"`{name}`", f"`{policy.__name__}`", "" if policy.exact else "not exact", settings(policy))
-        for name, policy in found.items()
+        for name, policy in registered.items()
         if kind_of_policy(name, policy) == kind
     ]
     return table(("name", "class", "", "settings"), rows, figures="---|")
@@ -43,15 +43,15 @@ def settings(policy: type) -> str:
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
 
     given = [(field.name, field.default) for field in fields(policy) if field.name not in (*MADE, "policy")]
-    told = [f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given]
+    defaults = [f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given]
     within = ["`of=POLICY` (last)"] if "policy" in (field.name for field in fields(policy)) else []
-    return ", ".join(told + within)
+    return ", ".join(defaults + within)
 
 
 def vllm_acceptance() -> str:
     """Return the table of acceptance estimators of vLLM's adaptive verification, at equal budgets."""
-    found, rows, seen = lines("vllm-acceptance.jsonl"), [], set()
-    for line in found:
+    measured, rows, seen = lines("vllm-acceptance.jsonl"), [], set()
+    for line in measured:
         where = line["configuration"]["pair"]
         for row in line["figures"]["rows"]:
             ours = row["estimator"].startswith("C2T")
@@ -62,14 +62,14 @@ def vllm_acceptance() -> str:
             shares = (f"{share:.3f}" for share in row["accepted_per_verified"])
             rows.append((where, row["estimator"] + named, f"{row['log_loss']:.3f}", *shares))
             if ours:
-                ratios = (interval(Interval(*ratio)) for ratio in row["over_warm"])
+                ratios = (interval(ratio) for ratio in row["over_warm"])
                 rows.append((where, "the same over vLLM's, warm", "", *ratios))
-    told = [f"{line['configuration']['pair']}: {line['figures']['prompts']} prompts" for line in found[:2]]
-    run = found[0]["configuration"]
-    told += [f"{run['max_new_tokens']} new tokens, T = {run['temperature']:g}", f"batches of {run['batch']}"]
-    told += [f"chains of {run['length']}", "95 % intervals by prompt"]
-    columns = ("pair", "estimator", "log loss", *(f"{budget}" for budget in found[0]["figures"]["budgets"]))
-    return table(columns, rows, source(found[-1], *told))
+    how = [f"{line['configuration']['pair']}: {line['figures']['prompts']} prompts" for line in measured[:2]]
+    run = measured[0]["configuration"]
+    how += [f"{run['max_new_tokens']} new tokens, T = {run['temperature']:g}", f"batches of {run['batch']}"]
+    how += [f"chains of {run['length']}", BY_PROMPT]
+    columns = ("pair", "estimator", "log loss", *map(str, measured[0]["figures"]["budgets"]))
+    return table(columns, rows, source(measured[-1], *how))
 
 
 COUNTED = "+ngrams, best weight"
@@ -86,7 +86,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "own-speed": speed.own_speed,
     "same-text": speed.same_text,
     "speed-by-texts": speed.by_texts,
-    "speed-beside": speed.beside,
+    "speed-against-transformers": speed.against_transformers,
     "decoding": speed.decoding,
     "decoding-settings": speed.settings,
     "breakdown": speed.breakdown,

@@ -1,5 +1,5 @@
-"""The README's picture of one real round: the nodes that the draft proposed, those that the classifier kept, and those
-that the target accepted.
+"""The README's picture of one real round: the nodes that the draft proposed, those that the classifier selected for
+verification, and those that the target accepted.
 
 The embedded pair decodes PROMPT greedily with C2T; the drawn round is the first one in which the target accepts at
 least ACCEPTED drafted tokens and one of them is not the draft's first choice.
@@ -28,11 +28,11 @@ Path_ = tuple[int, ...]  # the tokens from under the root to a node
 
 
 class Round(NamedTuple):
-    """One round: the root token, every drafted path, the paths that the tree kept, the path that was accepted."""
+    """One round: the root token, every drafted path, the paths in the verified tree, the accepted path."""
 
     root: int
     drafted: list[Path_]
-    kept: set[Path_]
+    verified: set[Path_]
     accepted: Path_
 
 
@@ -65,8 +65,8 @@ class RecordingPolicy:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         recording = RecordingDraft(draft)
         tree = self.policy(recording, root)
-        kept = {path_to(tree, slot) for slot in range(1, tree.size)}
-        self.rounds.append((int(root.token[0]), recording.candidates, kept))
+        verified = {path_to(tree, slot) for slot in range(1, tree.size)}
+        self.rounds.append((int(root.token[0]), recording.candidates, verified))
         return tree
 
 
@@ -85,23 +85,23 @@ def rounds(decoder: SpeculativeDecoder, prompt: str, max_new_tokens: int = 64) -
     The accepted path is the longest path of the tree that agrees with the target's text.
     """
     text = decoder.generate(prompt, max_new_tokens=max_new_tokens).sequences[0]
-    found, start = [], 1
-    for root, drafted, kept in decoder.policy.rounds:
+    decoded, start = [], 1
+    for root, drafted, verified in decoder.policy.rounds:
         length = 0
-        while tuple(text[start : start + length + 1]) in kept and start + length < len(text):
+        while tuple(text[start : start + length + 1]) in verified and start + length < len(text):
             length += 1
-        found.append(Round(root, drafted, kept, tuple(text[start : start + length])))
+        decoded.append(Round(root, drafted, verified, tuple(text[start : start + length])))
         start += length + 1
-    return found
+    return decoded
 
 
-def drawn(found: Sequence[Round]) -> Round:
-    """Return the first round with ACCEPTED accepted tokens of which one is not its parent's most probable child."""
+def drawn(decoded: Sequence[Round]) -> Round:
+    """Return the first round with ACCEPTED accepted tokens, not all of them their parent's most probable child."""
 
-    def first_choices(one: Round) -> bool:
-        return all(next(p for p in one.drafted if p[:-1] == path[:-1]) == path for path in prefixes(one.accepted))
+    def first_choices(shown: Round) -> bool:
+        return all(next(p for p in shown.drafted if p[:-1] == path[:-1]) == path for path in prefixes(shown.accepted))
 
-    return next(one for one in found if len(one.accepted) >= ACCEPTED and not first_choices(one))
+    return next(shown for shown in decoded if len(shown.accepted) >= ACCEPTED and not first_choices(shown))
 
 
 def prefixes(path: Path_) -> list[Path_]:
@@ -109,21 +109,21 @@ def prefixes(path: Path_) -> list[Path_]:
     return [path[: length + 1] for length in range(len(path))]
 
 
-def places(one: Round) -> dict[Path_, float]:
+def node_heights(shown: Round) -> dict[Path_, float]:
     """Return the height of every path's node, the root's () included: leaves stand one below the other, parents between
     their children."""
     children: dict[Path_, list[Path_]] = {}
-    for path in one.drafted:
+    for path in shown.drafted:
         children.setdefault(path[:-1], []).append(path)
     heights: dict[Path_, float] = {}
 
-    def place(path: Path_) -> float:
-        below = [place(child) for child in children.get(path, [])]
-        leaves = sum(not children.get(known) for known in heights)
+    def height(path: Path_) -> float:
+        below = [height(child) for child in children.get(path, [])]
+        leaves = sum(not children.get(lower) for lower in heights)
         heights[path] = (below[0] + below[-1]) / 2 if below else float(leaves)
         return heights[path]
 
-    place(())
+    height(())
     return heights
 
 
@@ -133,29 +133,29 @@ def label(text: str) -> str:
 
 
 STYLE = """text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #8a8f98; }
-text.kept { fill: #1f2328; font-weight: 700; } text.accepted { fill: #0a6b2d; font-weight: 700; }
-path { fill: none; stroke: #d5d9de; } path.kept { stroke: #57606a; stroke-width: 1.6; }
+text.verified { fill: #1f2328; font-weight: 700; } text.accepted { fill: #0a6b2d; font-weight: 700; }
+path { fill: none; stroke: #d5d9de; } path.verified { stroke: #57606a; stroke-width: 1.6; }
 path.accepted { stroke: #1a9c46; stroke-width: 3; }"""
 
 
-def svg(one: Round, names: dict[int, str]) -> str:
+def svg(shown: Round, names: dict[int, str]) -> str:
     """Draw a round as SVG, on a white card so that it can be read in a light and in a dark theme."""
-    heights = places(one)
-    accepted = {(), *prefixes(one.accepted)}
+    heights = node_heights(shown)
+    accepted = {(), *prefixes(shown.accepted)}
     width = MARGIN * 2 + NODE_WIDTH * (1 + max(map(len, heights)))
     height = MARGIN * 2 + LEGEND + LEAF_HEIGHT * (1 + max(heights.values()))
 
     def kind(path: Path_) -> str:
-        return "accepted" if path in accepted else "kept" if path in one.kept else "drafted"
+        return "accepted" if path in accepted else "verified" if path in shown.verified else "drafted"
 
     def name(path: Path_) -> str:
-        return label(names[path[-1] if path else one.root])
+        return label(names[path[-1] if path else shown.root])
 
     def at(path: Path_) -> tuple[float, float]:
         return MARGIN + NODE_WIDTH * len(path), MARGIN + LEGEND + LEAF_HEIGHT * (heights[path] + 0.7)
 
     lines, words = [], []
-    for path in sorted(heights, key=lambda path: (("drafted", "kept", "accepted").index(kind(path)), path)):
+    for path in sorted(heights, key=lambda path: (("drafted", "verified", "accepted").index(kind(path)), path)):
         x, y = at(path)
         words.append(f'<text class="{kind(path)}" x="{x:.0f}" y="{y:.1f}">{escape(name(path))}</text>')
         if path:
@@ -166,9 +166,9 @@ def svg(one: Round, names: dict[int, str]) -> str:
             curve = f"M{start:.0f} {a:.1f}C{middle:.0f} {a:.1f} {middle:.0f} {b:.1f} {end:.0f} {b:.1f}"
             lines.append(f'<path class="{kind(path)}" d="{curve}"/>')
     legend = (
-        ("drafted", 0, f"{len(one.drafted)} drafted"),
-        ("kept", 110, f"{len(one.kept)} kept and verified"),
-        ("accepted", 310, f"{len(one.accepted)} accepted"),
+        ("drafted", 0, f"{len(shown.drafted)} drafted"),
+        ("verified", 110, f"{len(shown.verified)} verified"),
+        ("accepted", 220, f"{len(shown.accepted)} accepted"),
     )
     return "\n".join(
         [
@@ -187,8 +187,8 @@ def draw(out: Path) -> Round:
     """Decode, choose the round and write its picture; return the round."""
     pair = load_pair("tiny", dtype=torch.float32)
     policy = RecordingPolicy(C2T(TreeClassifier.from_pretrained("tiny"), beta=BETA, K=K, levels=LEVELS))
-    one = drawn(rounds(SpeculativeDecoder(pair, policy), PROMPT))
-    tokens = {one.root, *(token for path in one.drafted for token in path)}
+    shown = drawn(rounds(SpeculativeDecoder(pair, policy), PROMPT))
+    tokens = {shown.root, *(token for path in shown.drafted for token in path)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(svg(one, {token: pair.tokenizer.decode([token]) for token in tokens}), encoding="utf-8")
-    return one
+    out.write_text(svg(shown, {token: pair.tokenizer.decode([token]) for token in tokens}), encoding="utf-8")
+    return shown

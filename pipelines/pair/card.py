@@ -155,8 +155,8 @@ def last_losses(stages: dict[str, Any]) -> str:
 
 def aim(lines: list[dict[str, Any]]) -> str:
     """Return a sentence on the domains in which `eagle` agrees with the target as often as was wanted."""
-    known = {line["domain"]: line for line in lines if line["category"] == "known" and line["T"] == 0.4}
-    shares = {domain: line["agreement eagle"] for domain, line in known.items()}
+    in_domain = {line["domain"]: line for line in lines if line["category"] == "known" and line["T"] == 0.4}
+    shares = {domain: line["agreement eagle"] for domain, line in in_domain.items()}
     reached = [domain for domain, share in shares.items() if share >= AGREEMENT]
     figures = ", ".join(f"{domain} {share:.2f}" for domain, share in shares.items())
     where = f"on {' and '.join(reached)} only" if len(reached) < len(shares) else "everywhere"

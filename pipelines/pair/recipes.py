@@ -25,7 +25,7 @@ COMMON: dict[str, Any] = {
 WIDE = {"hidden_size": 256, "intermediate_size": 576, "num_attention_heads": 4, "num_key_value_heads": 2}
 NARROW = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
 MIDDLE = {"hidden_size": 160, "intermediate_size": 384, "num_attention_heads": 5, "num_key_value_heads": 1}
-MEDUSA_HEADS = 2  # behind the layer's own depth: what the repository has room for
+MEDUSA_HEADS = 2  # beyond the layer's own depth: as many as the repository has room for
 
 
 @dataclass(frozen=True)

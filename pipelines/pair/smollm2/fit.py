@@ -51,8 +51,8 @@ def new_fit(head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"]
 
 @torch.no_grad()
 def guesses(head: MedusaHead, rows: Rows, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]) -> Guess:
-    """Return the head's candidates at every depth but the first, behind which the path is the root alone, on a random
-    share of the judged positions, behind the true path."""
+    """Return the head's candidates on a random share of the judged positions, each after the true path, at every depth
+    except the first, whose path is the root alone."""
     first = next(eagle_states(head, rows))
     row, slot = rows.judged.nonzero(as_tuple=True)  # the root stands at slot + 1
     last = torch.zeros(len(rows.ids), dtype=torch.long, device=slot.device).scatter_reduce(0, row, slot, "amax")
