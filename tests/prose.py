@@ -15,6 +15,7 @@ FOOTER = re.compile(r"<sub>.*?</sub>", re.DOTALL)
 PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 CODE = re.compile(r"`[^`]*`")
+CODE_BLOCK = re.compile(r"(?<=\n\n)(?: {4,}\S.*\n+)+")
 INDENTED = re.compile(r"^ {4,}\S.*$")  # code: four spaces, six below an item
 NO_PROSE = re.compile(r"^ *(\||#|---)")
 ITEM = re.compile(r"^ *([-*]|\d+\.) ")
@@ -54,6 +55,13 @@ def blocks(text: str) -> list[str]:
         found[-1].append(line.strip())
         after_blank = False
     return [CODE.sub(SPAN, " ".join(lines)) for lines in found if lines]
+
+
+def without_code(text: str) -> str:
+    """Return a page without code and comments: prose, headings, tables, and what pictures say."""
+    for pattern in (FENCED, COMMENT, CODE_BLOCK, CODE):
+        text = pattern.sub("", text)
+    return text
 
 
 def sentences(text: str) -> list[str]:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.prose import without_code
+
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "LOG.md"),
+]
 NEVER = {"What", "Whether", "Of", "Where", "Who"}  # riddles, in front of anything
 NO_VERB = {"A", "An", "The"}  # nouns, which may stand in front of modules, classes and properties
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -101,7 +107,7 @@ def prose(path: Path) -> str:
     """Return what a file says to people: comments and strings with spaces; of a page all but its code."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        return re.sub(r"```.*?```|`[^`]*`|<!--.*?-->", "", source, flags=re.DOTALL)
+        return without_code(source)
     if path.suffix in C:
         return re.sub(r"`[^`]*`", "", "\n".join(COMMENT.findall(source)))
     said = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
@@ -140,6 +146,11 @@ def test_names_and_prose_use_the_words_of_the_field(name: str):
     path = ROOT / name
     assert dialect(prose(path), any(part in name for part in PICTURES)) == []
     assert private_names(path.read_text(encoding="utf-8"), path.suffix in C) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_pages_use_the_words_of_the_field(page: Path):
+    assert dialect(prose(page), any(part in str(page) for part in PICTURES)) == []
 
 
 def test_the_check_of_words_itself():

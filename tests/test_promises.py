@@ -57,7 +57,7 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/storage/test_paths.py::test_names_never_leave_their_folder
             tests/cli/test_app.py::test_a_harvest_from_elsewhere_names_no_place
             tests/models/loading/test_load.py::test_a_pair_names_no_file_and_no_hub_id""",
-        "A tuned policy that reads a file or a Hub id is played only if you name that again.": """
+        "A tuned policy that reads a file or a Hub id is used only if you name that again.": """
             tests/study/test_autotune_cache.py::test_a_policy_that_names_a_file_or_a_hub_id_is_not_the_users""",
         """Weights are read from safetensors or GGUF, or with torch's `weights_only` where a published model is a
         `.bin`; never by unpickling objects.""": """
@@ -93,12 +93,12 @@ PROMISES: dict[str, dict[str, str]] = {
         "The bytes that were checked are loaded, from memory.": """
             tests/kernels/test_compiled.py::test_the_bytes_that_were_checked_are_loaded""",
         """Whatever else lies there (damaged, exchanged, of another user, copied from another machine's cache, a link, a
-        pipe) is compiled anew.""": """
+        pipe) is compiled again.""": """
             tests/kernels/test_compiled.py::test_what_is_damaged_or_not_this_users_is_made_again
             tests/kernels/test_compiled.py::test_foreign_code_is_not_run""",
-        "A folder that others can write is not used: kernels lie beside the key then.": """
+        "A folder that others can write is not used: kernels are stored next to the key then.": """
             tests/kernels/test_compiled.py::test_a_folder_that_others_can_write_is_not_used""",
-        "Where no key can be kept, each start compiles.": """
+        "Where no key can be stored, each start compiles.": """
             tests/kernels/test_compiled.py::test_where_nothing_can_be_kept_each_start_compiles""",
         "**Hub repositories**: what they hold counts as the content of files.": """
             tests/test_classifier.py::test_what_a_hub_repository_holds_is_checked_as_any_file""",
@@ -137,7 +137,7 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/hostile/test_signals.py::test_a_harvest_says_how_to_go_on
             tests/hostile/test_signals.py::test_a_training_leaves_the_old_classifier
             tests/hostile/test_signals.py::test_after_the_end""",
-        "After five seconds a second signal ends it at once.": """
+        "After five seconds a second signal ends it immediately.": """
             tests/hostile/test_signals.py::test_a_second_signal_ends_a_command_at_once_after_five_seconds""",
         """A harvest writes its finished texts to disk, and `--resume` goes on with them; its rows are those of a
         harvest that was not stopped.""": """
@@ -176,7 +176,7 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/training/test_fit.py::test_a_failure_leaves_nothing""",
         "`sweep --out FILE` keeps the finished points.": """
             tests/study/test_sweep.py::test_a_stopped_sweep_goes_on""",
-        "Two commands never write into one folder: the second one is told which process holds it.": """
+        "Two commands never write into one folder: the second one says which process holds it.": """
             tests/storage/test_lock.py::test_the_second_writer_is_told_who_the_first_is
             tests/storage/test_lock.py::test_a_folder_is_locked_under_each_of_its_names
             tests/harvest/test_harvest.py::test_two_harvests_into_one_folder_are_refused""",
@@ -210,8 +210,8 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/storage/test_checked.py::test_what_has_no_end_or_more_than_64_mib_is_not_read
             tests/hostile/test_command_lines.py::test_options_that_name_a_place
             tests/hostile/test_command_lines.py::test_pipes_in_the_place_of_weights""",
-        """A tree may have 256 levels and 8,192 tokens, and 2^23 candidates at once while it grows. A sweep's grid may
-        have 10,000 points, a classifier 64 layers and 2^24 weights. What cannot fit is refused before anything
+        """A tree may have 256 levels and 8,192 tokens, and 2^23 candidates at any time while it grows. A sweep's grid
+        may have 10,000 points, a classifier 64 layers and 2^24 weights. What cannot fit is refused before anything
         starts.""": """
             tests/policies/test_limits.py::test_what_cannot_fit_is_refused_at_once
             tests/hostile/test_command_lines.py::test_values
@@ -253,6 +253,11 @@ PROMISES: dict[str, dict[str, str]] = {
         "A client that goes away frees its row before the next round.": """
             tests/serving/test_app.py::test_who_goes_away_frees_the_row
             tests/serving/test_front.py::test_who_goes_away_frees_the_row_before_the_next_round""",
+        "So does a client that reads nothing of its answer for a minute: it is cut off.": """
+            tests/serving/test_server.py::test_a_client_that_reads_nothing_is_cut_off""",
+        """There are no more connections than the system's limit of open files leaves. The server raises that limit as
+        far as it can.""": """
+            tests/serving/test_server.py::test_connections_are_as_many_as_files_may_be_open""",
         """A prompt that by its characters alone has too many tokens is refused unread, where the tokenizer's kind
         allows it.""": """
             tests/serving/test_app.py::test_who_names_no_number_gets_the_room_that_is_left
@@ -278,7 +283,7 @@ PROMISES: dict[str, dict[str, str]] = {
         "The line with the address is printed when they are there.": """
             tests/cli/test_serve.py::test_serves_until_a_signal_which_lets_running_requests_end""",
         """Ctrl-C, `SIGTERM` and `SIGHUP` take no more requests and give those that run ten seconds; a second one ends
-        them at once. A client whose text is cut off is told so.""": """
+        them immediately. A client whose text is cut off is notified.""": """
             tests/serving/test_server.py::test_a_signal_lets_requests_end_and_a_second_one_ends_them
             tests/serving/test_front.py::test_requests_may_end_when_the_front_is_closed_but_not_for_ever
             tests/cli/test_serve.py::test_serves_until_a_signal_which_lets_running_requests_end""",
@@ -306,11 +311,11 @@ EXPLANATIONS: dict[str, list[str]] = {
         """`c2t serve` (docs/serving.md) has no authentication and no encryption: with `--host` everybody who reaches
         the address can use it.""",
         """A message may contain the tokens that end a turn in the chat template; the target reads them as such.""",
-        """What it cannot promise: whoever acts as the user, or as root, can read the key, exchange the compiler or c2t
-        itself, and so run code. A target of the right format may still hold weights chosen to write bad text, and a
-        draft or a classifier may make decoding slow.""",
-        """Please report what breaks one of these promises to the maintainers in private, by the repository's "Report a
-        vulnerability" form, with the file or command that shows it.""",
+        """What c2t cannot guarantee: a program that runs as the user, or as root, can read the key, exchange the
+        compiler or c2t itself, and so run code. A target of the right format may still hold weights chosen to write
+        bad text, and a draft or a classifier may make decoding slow.""",
+        """Please report what breaks one of these guarantees to the maintainers in private, by the repository's "Report
+        a vulnerability" form, with the file or command that shows it.""",
         "A traceback on bad input is a bug like any other: an issue is fine.",
     ],
     "docs/commands.md": [
@@ -323,7 +328,7 @@ EXPLANATIONS: dict[str, list[str]] = {
         """Users of one server can tell from the time of a first token whether somebody's prompt began as theirs: where
         that matters, cache none.""",
         "There is no authentication and no encryption.",
-        "For other machines put it behind a server that has both, such as nginx.",
+        "For other machines put a proxy that has both in front, such as nginx.",
     ],
 }
 
