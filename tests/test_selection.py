@@ -14,8 +14,6 @@ LEFT_TO_TEST_ALL = {
     "hf/test_example.py": "an example; test_readme.py runs the same lines",
     "hostile/test_places.py": "twelve commands under an audit hook; storage/ has the places one by one",
     "kernels/test_compile_sm90.py": "compiles what the kernels' own files run in the interpreter",
-    "pipelines/papers/test_entropytree.py": "one figure; its policy has a file of its own",
-    "pipelines/papers/test_mcsd_plus.py": "one table; its policy has a file of its own",
     "test_misuse.py": "checks of types, which quick tests also run with, would answer before c2t does",
     "test_extras.py": "a process without the extras",
     "test_ray_serve.py": "two servers; serving/ has one",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from c2t.output import plot_style
 from c2t.study.plots import plot_batches
 from pipelines.docs import bars, findings
 from pipelines.docs.batches import batch_figure, batch_speeds
@@ -15,7 +16,6 @@ from pipelines.docs.pages import ROOT, pages, render
 from pipelines.docs.result_lines import lines
 from pipelines.docs.tables import PARTS
 from pipelines.docs.tree import draw
-from pipelines.papers import drawing
 
 PICTURE = ROOT / "docs" / "images" / "tree.svg"
 BARS = ROOT / "docs" / "images" / "round.svg"
@@ -38,7 +38,7 @@ def main(
         for pair, rows in batch_speeds().items():
             if batch_figure(pair).exists():  # tiny has none: no tree is faster there
                 plot_batches(rows, f"{pair}: tokens/s over the batch size", batch_figure(pair))
-        drawing.save(findings.picture(), ROOT / "docs" / "images" / "reliability.png")
+        plot_style.save(findings.picture(), ROOT / "docs" / "images" / "reliability.png", dpi=80)
         return
     for page in pages():
         text = page.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from pipelines.papers import drawing
+from c2t.output import plot_style
 
 ENOUGH = 30  # tokens, for a bin to be drawn
 EVERYTHING = "all"
@@ -32,9 +32,13 @@ def picture(conditions: dict[str, list[list[Any]]]) -> Figure:
 
     conditions: rows of Reliability by the panel's title.
     """
-    figure, panels = drawing.panels(len(conditions))
+    columns = min(3, len(conditions))
+    rows_of_panels = -(-len(conditions) // columns)
+    with plot_style.style():
+        figure = Figure(figsize=(4.4 * columns, 3.5 * rows_of_panels), layout="constrained")
+        panels = [figure.add_subplot(rows_of_panels, columns, number) for number in range(1, len(conditions) + 1)]
     for panel, (title, rows) in zip(panels, conditions.items(), strict=True):
-        panel.plot([0, 1], [0, 1], color=drawing.NOTHING, linewidth=1)
+        panel.plot([0, 1], [0, 1], color="0.8", linewidth=1)
         for row in (Reliability(*row) for row in rows):
             if row.data_set == EVERYTHING:
                 shown = [(p, a) for tokens, p, a in row.bins if tokens >= ENOUGH]

@@ -1,15 +1,23 @@
-"""Measurements of the GPU report: its lines, the goals, and the figure."""
+"""Measurements of the GPU report: their clock and their lines."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
-from pipelines.papers import drawing
-from pipelines.papers.tree_blocks import Timing
+import torch
+
+
+class Timing(NamedTuple):
+    """Median and quartiles in milliseconds."""
+
+    median: float
+    low: float
+    high: float
 
 
 class Line(NamedTuple):
-    """One measurement, in milliseconds. floor: time to move its bytes (None: not stated)."""
+    """One measurement. floor: milliseconds to move its bytes (None: not stated)."""
 
     stage: str
     what: str
@@ -22,51 +30,25 @@ class Line(NamedTuple):
         return text + (f"  {t.median / self.floor:5.2f} x floor" if self.floor else "")
 
 
-class Goal(NamedTuple):
-    """Upper limit for a line divided by another one, by its own floor ("floor"), or by nothing, in milliseconds
-    ("")."""
-
-    what: str
-    over: str
-    at_most: float
-
-
-GOALS = (
-    Goal("C2T: 15 x 32000", "", 0.030),
-    Goal("C2T, K=W=10: one level, prefix 512", "EAGLE-2, K=10: one level, prefix 512", 1.06),
-    Goal("EAGLE-2, K=10, 6 levels: whole phase, 1 rows, prefix 512", "floor", 1.5),
-    Goal("C2T, K=W=15, alive for 10 of 10 levels: whole phase, 1 rows, prefix 512", "floor", 1.5),
-    Goal("1 x 1 tokens, prefix 512", "floor", 1.35),
-    Goal("1 x 60 tokens, prefix 512", "floor", 1.35),
-    Goal("1024 nodes, heavy-first: tree attention", "1024 nodes, heavy-first: SDPA, dense mask", 1 / 1.5),
-    Goal("64 nodes, heavy-first: tree attention", "64 nodes, heavy-first: SDPA, dense mask", 1.0),
-)
-
-
-def verdicts(lines: Sequence[Line]) -> Iterator[str]:
-    """Yield each goal with the figure that was reached."""
-    by_name = {line.what: line for line in lines}
-    for what, over, at_most in GOALS:
-        line = by_name[what]
-        divisor = {"": 1.0, "floor": line.floor}.get(over) or by_name[over].timing.median
-        reached = line.timing.median / divisor
-        judged = "met" if reached <= at_most else "missed"
-        yield f"{'goal':10} {what}{' / ' * bool(over)}{over}: {reached:.3f}, at most {at_most:.3f}: {judged}"
-    more = by_name["C2T: 15 x 32000"].timing.median - by_name["EAGLE-2: 15 x 32000"].timing.median
-    judged = "met" if more <= 0.010 else "missed"
-    yield f"{'goal':10} C2T's select at 15 x 32000 takes {more:.4f} ms more than EAGLE-2's, at most 0.010: {judged}"
-
-
-def plot(lines: Sequence[Line], path: Path) -> None:
-    """Plot the step function of verification (C2T, figure 5a)."""
-    figure, [panel] = drawing.panels(1, xlabel="tokens verified a row", ylabel="milliseconds")
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for line in lines:
-        if line.stage == "verify":  # "4 x 60 tokens, prefix 512"
-            rows, size, prefix = (int(word) for word in line.what.replace(",", "").split() if word.isdigit())
-            curves.setdefault(f"{rows} rows, prefix {prefix}", []).append((size, line.timing.median))
-    for name, points in curves.items():
-        panel.plot(*zip(*sorted(points), strict=True), marker=".", label=name)
-    panel.set_ylim(bottom=0)
-    panel.legend(frameon=False)
-    drawing.save(figure, path)
+def timed(run: Callable[[], object], device: torch.device) -> Timing:
+    """Time a call. On a GPU its events are read after the cache was cleared, which also hides the cost of launching."""
+    for _ in range(3):
+        run()
+    if device.type == "cuda":
+        cache = torch.empty(2**28, dtype=torch.int8, device=device)
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(30)]
+        for begin, end in events:
+            cache.zero_()
+            begin.record()
+            run()
+            end.record()
+        torch.cuda.synchronize()
+        samples = [begin.elapsed_time(end) for begin, end in events]
+    else:
+        times = [time.perf_counter()]
+        for _ in range(3):
+            run()
+            times.append(time.perf_counter())
+        samples = [1000 * (end - begin) for begin, end in pairwise(times)]
+    low, median, high = torch.tensor(samples).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+    return Timing(median, low, high)

@@ -14,7 +14,6 @@ from c2t.models.drafts.eagle import EagleHead
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.target.target import Target
 from c2t.tree import Tree
-from pipelines.papers.tree_blocks import random_trees
 
 PROMPT = 8  # tokens really read; the rest of a prefix is zeros
 
@@ -33,7 +32,6 @@ class Shapes(NamedTuple):
     verified: tuple[int, ...]  # tokens of a tree, one row; after longer prefixes the first two only
     ragged: dict[int, tuple[int, ...]]  # rows -> mean tokens of their trees
     ranked: dict[int, tuple[int, ...]]  # vocabulary -> rows of logits
-    trees: tuple[int, ...]  # nodes of random trees for attention alone
     room: int  # slots for a tree
 
     @property
@@ -54,7 +52,6 @@ FULL = Shapes(
     verified=(1, 60, 8, 16, 32, 64, 65, 96, 128, 192, 256, 300),
     ragged={4: (16, 32, 60), 16: (16, 32, 60)},
     ranked={32000: (1, 15, 64), 128256: (1, 15, 64)},
-    trees=(64, 512, 1024),
     room=320,
 )
 TINY = Shapes(
@@ -62,7 +59,6 @@ TINY = Shapes(
     verified=(1, 12),
     ragged={2: (6,)},
     ranked={320: (1, 5)},
-    trees=(64,),
     room=160,
 )
 
@@ -114,6 +110,19 @@ def classifier_until(depth: int, device: torch.device) -> TreeClassifier:
     model.hidden.weight[0, 2] = 1  # the first unit is the depth
     model.output.weight[0, 0], model.output.bias[0] = -1, depth + 0.5
     return model.to(device)
+
+
+def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
+    """Return trees whose nodes have parents sampled uniformly among the nodes before them."""
+    generator = torch.Generator().manual_seed(seed)
+    parent = (torch.rand(rows, nodes, generator=generator, dtype=torch.float64) * torch.arange(nodes)).long()
+    parent[:, 0] = -1
+    depth = torch.full_like(parent, -1)
+    for slot in range(1, nodes):
+        depth[:, slot] = depth.gather(1, parent[:, slot, None])[:, 0] + 1
+    root = Tree.root(torch.zeros(rows, dtype=torch.long)).columns()
+    columns = {name: column.expand(rows, nodes).contiguous() for name, column in root.items()}
+    return Tree(**{**columns, "parent": parent, "depth": depth}, capped=torch.zeros(rows, dtype=torch.long))
 
 
 def ragged_trees(rows: int, mean: int, device: torch.device) -> Tree:

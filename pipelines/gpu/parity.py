@@ -19,7 +19,7 @@ from c2t.kernels.tree_mask import TreeMask, torch_mask, triton_mask
 from c2t.kernels.walk import triton_walk
 from c2t.tree import Tree
 from c2t.verify import target_only
-from pipelines.papers.tree_blocks import random_trees
+from pipelines.gpu.models import random_trees
 
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}  # absolute and relative
 

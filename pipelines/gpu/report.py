@@ -11,7 +11,6 @@ bfloat16 for their speed.
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
-from pipelines.gpu.lines import Line, plot, verdicts
+from pipelines.gpu.lines import Line, Timing, timed
 from pipelines.gpu.models import (
     FULL,
     TINY,
@@ -43,7 +42,6 @@ from pipelines.gpu.models import (
 )
 from pipelines.gpu.parity import check, network_of
 from pipelines.gpu.texts import TEXTS, TINY_TEXTS, Sizes, text_lines
-from pipelines.papers.tree_blocks import timed, timings
 
 
 class Report:
@@ -51,38 +49,26 @@ class Report:
 
     def __init__(self, shapes: Shapes, device: torch.device):
         self.shapes, self.device = shapes, device
-        self.timed = partial(timed, device=device, repeats=30 if device.type == "cuda" else 3)
+        self.bytes_a_ms = self._bandwidth()
+
+    def timed(self, run: Callable[[], object]) -> Timing:
+        """Time a call on the device."""
+        return timed(run, self.device)
 
     def lines(self) -> Iterator[Line]:
         """Yield all measurements."""
-        self.bytes_a_ms = self._bandwidth()
-        yield from self.ceilings()
         target = random_target(self.shapes, self.device)
         draft = random_head(self.shapes, target)
         yield from self.kernels()
         for prefix in self.shapes.prefixes:
             yield from self.draft(draft, prefix)
             yield from self.verification(target, prefix)
-        yield from self.attention()
-
-    def graphed(self, stage: str, what: str, work: Callable[[], object]) -> Line:
-        """Time work as a CUDA graph."""
-        return Line(stage, what, self.timed(Graph(work, self.device)))
 
     def _bandwidth(self) -> float:
         """Return the bytes moved in a millisecond by a copy, which reads and writes them."""
         source = torch.empty(2**30 if self.device.type == "cuda" else 2**22, dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
-        self.copied = self.timed(lambda: target.copy_(source))
-        return 2 * source.numel() / self.copied.median
-
-    def ceilings(self) -> Iterator[Line]:
-        """Measure a copy and a matrix product: the most that the device can do."""
-        yield Line("ceiling", f"copy: {self.bytes_a_ms / 1e9:.3f} TB/s", self.copied)
-        size = 8192 if self.device.type == "cuda" else 256
-        a, b = torch.randn(2, size, size, device=self.device, dtype=self.shapes.dtype)
-        timing = self.timed(lambda: a @ b)
-        yield Line("ceiling", f"matmul {size}: {2 * size**3 / timing.median / 1e9:.1f} TFLOP/s", timing)
+        return 2 * source.numel() / self.timed(lambda: target.copy_(source)).median
 
     def floor(self, target: Target, rows: int, prefix: int) -> float:
         """Return the milliseconds to read the target's weights, without its embedding, and the prefixes' keys and
@@ -107,7 +93,7 @@ class Report:
                 yield Line("verify", f"{rows} x {size} tokens, prefix {prefix}", self.timed(graph), floor)
 
     def draft(self, draft: EagleDraft, prefix: int) -> Iterator[Line]:
-        """Measure levels, their parts, and whole phases (C2T, figure 11)."""
+        """Measure levels and whole phases (C2T, figure 11)."""
         head, project = (sum(w.nbytes for w in module.parameters()) for module in (draft.head, draft.lm_head.linear))
         head -= draft.head.embed_tokens.weight.nbytes
         keys = 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize
@@ -122,7 +108,6 @@ class Report:
                 phase.levels[1]()
 
             yield Line("draft", f"{name}: one level, prefix {prefix}", self.timed(again), level)
-            yield from self.parts(name, plan, draft)
         plans = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60).level_plan}
         for depth in (2, 5, 9):
             plan = C2T(classifier_until(depth, self.device)).level_plan
@@ -149,15 +134,6 @@ class Report:
         what = f"{name}: whole phase, {rows} rows, prefix {prefix}"
         return Line("draft", what, self.timed(run), passes * (level + more))
 
-    def parts(self, name: str, plan: LevelPlan, draft: EagleDraft) -> Iterator[Line]:
-        """Measure the parts of a level: LM head, rank and select."""
-        vocabulary, width = self.shapes.vocabulary, plan.width
-        hidden = torch.randn(1, width, self.shapes.hidden, device=self.device, dtype=self.shapes.dtype)
-        logits = torch.randn(1, width, vocabulary, device=self.device, dtype=self.shapes.dtype)
-        yield self.graphed("parts", f"{name}: LM head", lambda: draft.lm_head(draft.head.readable(hidden)))
-        yield self.graphed("parts", f"{name}: rank", lambda: rank(logits, plan.K, plan.M))
-        yield self.select_line("parts", f"{name}: select", logits, plan.K, None, plan.network)
-
     def kernels(self) -> Iterator[Line]:
         """Measure rank and select of a level, for C2T and for an equally fused EAGLE-2."""
         networks = {"C2T": (1000, network_of(self.device)), "EAGLE-2": (0, None)}
@@ -165,40 +141,22 @@ class Report:
             for width in widths:
                 logits = torch.randn(1, width, vocabulary, device=self.device, dtype=self.shapes.dtype)
                 for name, (m, network) in networks.items():
-                    yield self.select_line("select", f"{name}: {width} x {vocabulary}", logits, 15, m, network)
+                    work = self.selection(logits, m, network)
+                    timing = self.timed(Graph(work, self.device))
+                    yield Line("select", f"{name}: {width} x {vocabulary}", timing)
 
-    def select_line(
-        self, stage: str, what: str, logits: torch.Tensor, K: int, m: int | None, network: Network | None
-    ) -> Line:
-        """Measure rank and select of a level; m None leaves `rank` out, whose result is then made before."""
+    def selection(self, logits: torch.Tensor, m: int, network: Network | None) -> Callable[[], None]:
+        """Return rank and select of a level, for the 15 most probable children of each node."""
         width = logits.shape[1]
         tree = StaticTree.rooted(torch.zeros(1, dtype=torch.long, device=self.device), 1 + 2 * width)
         tree.alive[:, 1 : 1 + width] = True
-        ready = rank(logits, K, 1000)
 
         def work() -> None:
             tree.sizes.fill_(1)
-            drafted = ready if m is None else rank(logits, K, m)
+            drafted = rank(logits, 15, m)
             select(tree, range(1, 1 + width), range(1 + width, 1 + 2 * width), drafted, network, SelectLimits(0.0))
 
-        return self.graphed(stage, what, work)
-
-    def attention(self) -> Iterator[Line]:
-        """Measure attention over random trees (DySpec, table 5)."""
-        heads, dim = (64, 128) if self.device.type == "cuda" else (4, 16)
-        repeats = 30 if self.device.type == "cuda" else 2
-        for nodes in self.shapes.trees:
-            measured = timings(
-                nodes,
-                heads=heads,
-                kv_heads=heads,
-                dim=dim,
-                dtype=self.shapes.dtype,
-                device=self.device.type,
-                repeats=repeats,
-            )
-            for order, what, timing in measured:
-                yield Line("attention", f"{nodes} nodes, {order}: {what}", timing)
+        return work
 
 
 def write_texts(pair: str, device: torch.device, sizes: Sequence[Sizes], out: Path | None) -> None:
@@ -221,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("--tiny", action="store_true")
     options.add_argument("--texts", metavar="PAIR", help="write whole texts with this pair instead")
     options.add_argument("--dtype", choices=("float32", "bfloat16"), help="--texts in this dtype only")
-    options.add_argument("--out", type=Path, help="folder for gpu.jsonl and gpu.png (default: nothing is written)")
+    options.add_argument("--out", type=Path, help="folder for gpu.jsonl (default: nothing is written)")
     given = options.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not given.tiny:
@@ -239,9 +197,6 @@ def main(arguments: list[str] | None = None) -> None:
     for line in Report(shapes, device).lines():
         print(line, flush=True)
         lines.append(line)
-    if device.type == "cuda":  # elsewhere no kernel has run
-        print(*verdicts(lines), sep="\n")
     if given.out:
         figures = {f"{line.stage}: {line.what}": [*line.timing, line.floor] for line in lines}
         append_line(given.out / "gpu.jsonl", result_line("gpu_report", figures, {"shapes": shapes.name}))
-        plot(lines, given.out / "gpu.png")

@@ -5,7 +5,7 @@
 
 `all` stands for all that the pair allows. A report that FILE has with the same settings is not made again, so a stopped
 command can be resumed. Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same),
-`eagle2-`, `entropytree-`, `mcsd-plus-` and `dyspec-` stand before the others'. Without a name: the list of reports.
+`eagle2-` stands before EAGLE-2's. Without a name: the list of reports.
 """
 
 from pathlib import Path
@@ -37,10 +37,6 @@ Same = Annotated[
 ]
 SameDraft = Annotated[str | None, typer.Option(help="Draft of that pair (figure7).", show_default="eagle")]
 Other = Annotated[str | None, typer.Option(help="Pair of another family (table2).", show_default="tiny-qwen")]
-Build = Annotated[
-    bool | None,
-    typer.Option("--build/--no-build", help="Build missing pairs, or leave them out.", show_default="build"),
-]
 Ray = Annotated[
     str | None,
     typer.Option(help="Make reports by Ray actors in the cluster at this address; local: by several processes here."),
@@ -49,7 +45,7 @@ Workers = Annotated[int, typer.Option(help="Number of Ray actors, each of which 
 Data = Annotated[
     Path | None, typer.Option(help="Folder of data sets, each NAME/question.jsonl as EAGLE has them, instead of files.")
 ]
-Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to; figures go next to it.")]
+Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -71,7 +67,6 @@ def main(
     same: Same = None,
     same_draft: SameDraft = None,
     other: Other = None,
-    build: Build = None,
     seed: o.Seed = 0,
     device: o.Device = None,
     dtype: o.Dtype = None,
@@ -92,17 +87,14 @@ def main(
             **{"max_new_tokens": max_new_tokens, "prompts": files(prompts, data), "seed": seed},
             **{"harvest_prompts": tuple(harvest_prompts or ()), "harvest_limit": harvest_limit},
             **{"harvest_tokens": harvest_tokens, "training": training, "device": device, "dtype": dtype},
-            **{"same": same, "same_draft": same_draft, "other": other, "build": build},
+            **{"same": same, "same_draft": same_draft, "other": other},
         }
         if out:
             check_place(out)
         chosen_settings = {option: value for option, value in given.items() if value is not None}
         done = made_before(out) if out else {}
-        made = (
-            make(names, chosen_settings, done)
-            if ray is None
-            else make_by_actors(names, chosen_settings, done, ray, workers)
-        )
+        wanted = names, chosen_settings, done
+        made = make(*wanted) if ray is None else make_by_actors(*wanted, ray, workers)
         for number, name in enumerate(names):
             try:
                 report_made = next(made)

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.colors import CenteredNorm, LogNorm
 
 from c2t.records.reader import read_columns
-from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction, rounds_of
 from pipelines.papers.study import Study
 from pipelines.papers.verdicts import Conclusion, above, below, fact, mean_with_error
@@ -60,18 +58,7 @@ def figure2(study: Study) -> Report:
     """
     harvest = study.harvest(K=RANKS, levels=1)
     sums = cells(harvest.folder)
-    probability, acceptance, bias = map(sums.mean, ("probability", "accepted", "excess"))
-    figure, (first, second, third) = drawing.panels(3)
-    least = 1 / max(sums.nodes.max(), 10)
-    for panel, values, title in ((first, probability, "probability"), (second, acceptance, "acceptance rate")):
-        values = np.where(values > 0, values, np.nan)
-        drawing.heatmap(panel, values, BANDS, LogNorm(least, 1), "viridis")
-        panel.set_title(f"{title}, log colours", fontsize="medium")
-    drawing.heatmap(third, bias, BANDS, CenteredNorm(0), "bwr")
-    third.set_title("probability - acceptance rate", fontsize="medium")
-    for panel in (first, second, third):
-        panel.set_xlabel("rank")
-        panel.set_ylabel("entropy, nats")
+    probability, acceptance = map(sums.mean, ("probability", "accepted"))
     ranks = (0, 1, 4, RANKS - 1)
     columns = ["entropy", "distributions", *(f"{what} {rank + 1}" for rank in ranks for what in ("p", "accepted"))]
     rows = [
@@ -85,7 +72,6 @@ def figure2(study: Study) -> Report:
     matrices = {name: np.nan_to_num(values).tolist() for name, values in sums._asdict().items()}
     return Report(
         "C2T, figure 2: mean probability and acceptance rate of ranks 1, 2, 5 and 20 by entropy",
-        figure,
         columns,
         rows,
         of_bias(sums),
@@ -168,11 +154,6 @@ def eagle2_figure6(study: Study) -> Report:
     harvest = study.harvest()
     binned = bins(harvest.folder)
     judged = binned.tokens >= ENOUGH
-    figure, (panel,) = drawing.panels(1)
-    panel.plot([0, 1], [0, 1], "r--", linewidth=1)
-    panel.scatter(binned.confidence[~judged], binned.acceptance[~judged], color=drawing.NOTHING, label=f"< {ENOUGH}")
-    panel.plot(binned.confidence[judged], binned.acceptance[judged], marker="o", markersize=4, label="tokens")
-    panel.set(xlabel="draft confidence", ylabel="acceptance rate", xlim=(0, 1), ylim=(0, 1))
     x, y = binned.confidence[judged], binned.acceptance[judged]
     likeness = float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 else None
     gap = float(np.abs(x - y).mean()) if len(x) else None
@@ -182,7 +163,6 @@ def eagle2_figure6(study: Study) -> Report:
     ]
     return Report(
         "EAGLE-2, figure 6: acceptance rate by the draft's confidence",
-        figure,
         ["confidence", "tokens", "mean confidence", "acceptance rate", "paper"],
         rows,
         [

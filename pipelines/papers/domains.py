@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from c2t.policies import C2T, Eagle2, JointThreshold
-from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Counted, Study, data_set, default
 from pipelines.papers.verdicts import Conclusion, above, all_of, at_equal_tau, below, fact
@@ -42,12 +41,6 @@ def figure4(study: Study) -> Report:
     """
     classifier = study.classifier()
     by_data_set = {name: families(part, classifier) for name, part in data_sets(study).items()}
-    figure, panels = drawing.panels(len(by_data_set))
-    for panel, (name, methods) in zip(panels, by_data_set.items(), strict=True):
-        drawing.fronts(
-            panel, {method: [(p.tau, p.verified_tokens) for p in points] for method, points in methods.items()}
-        )
-        panel.set_title(name, fontsize="medium")
     rows = [
         [name, method, point.label, point.tau, point.verified_tokens, point.total.gamma]
         for name, methods in by_data_set.items()
@@ -56,7 +49,6 @@ def figure4(study: Study) -> Report:
     ]
     return Report(
         "C2T, figure 4: tau and gamma by data set",
-        figure,
         ["data set", "method", "setting", "tau", "verified tokens", "gamma"],
         rows,
         [conclusion for name, methods in by_data_set.items() for conclusion in on_data_set(name, methods)],
@@ -124,20 +116,14 @@ def figure8(study: Study) -> Report:
     A data set is a prompt file. --limit and --harvest-limit count prompts of each.
     """
     scores = cross(study)
-    figure, panels = drawing.panels(len(scores))
     rows = []
-    for panel, (name, classifiers) in zip(panels, scores.items(), strict=True):
-        drawing.fronts(
-            panel, {source: [(p.tau, p.verified_tokens) for p in points] for source, points in classifiers.items()}
-        )
-        panel.set_title(f"on {name}, trained on", fontsize="medium")
+    for name, classifiers in scores.items():
         reference = classifiers.get(name, next(iter(classifiers.values())))
         for source, points in classifiers.items():
             ratio = at_equal_tau(points, reference, reference[MIDDLE]).estimate
             rows += [[name, source, point.label, point.tau, point.verified_tokens, ratio] for point in points]
     return Report(
         "C2T, figure 8: classifiers trained on one data set and judged on another",
-        figure,
         ["judged on", "trained on", "setting", "tau", "verified tokens", "gamma at the same tau"],
         rows,
         [alike(name, classifiers) for name, classifiers in scores.items()],

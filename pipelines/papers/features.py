@@ -7,7 +7,6 @@ from pathlib import Path
 from c2t.classifier import TreeClassifier
 from c2t.policies import C2T, Eagle2
 from c2t.study.interval import Interval
-from pipelines.papers import drawing
 from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
 from pipelines.papers.study import D, H, P, Study, nearest
 from pipelines.papers.verdicts import Conclusion, above, all_of, at_equal_tau, below, gamma_ratio, tau_ratio
@@ -119,10 +118,6 @@ def figure6(study: Study) -> Report:
     classifiers = {hidden: study.classifier(hidden=hidden) for hidden in HIDDEN}
     curves = {hidden: history(classifier) for hidden, classifier in classifiers.items()}
     points = {h: [study.count(C2T(classifier, beta)) for beta in BETAS] for h, classifier in classifiers.items()}
-    figure, panels = drawing.panels(len(CURVES))
-    for panel, name in zip(panels, CURVES, strict=True):
-        drawing.curves(panel, {f"HS{hidden}": values[name] for hidden, values in curves.items()}, start=1)
-        panel.set_ylabel(name)
     goal = points[HIDDEN[-1]][BETAS.index(0.5)]
     ratios = {h: at_equal_tau(values, points[HIDDEN[-1]], goal) for h, values in points.items() if h != HIDDEN[-1]}
     rows = []
@@ -133,7 +128,6 @@ def figure6(study: Study) -> Report:
         rows.append([f"HS{hidden}", *shown_metrics, half.tau, half.verified_tokens, ratio, BY_SIZE[hidden]])
     return Report(
         "C2T, figure 6: hidden sizes of the classifier",
-        figure,
         [
             "size",
             "recall",

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 
 from c2t.classifier import TreeClassifier, features
-from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Study
 from pipelines.papers.verdicts import Conclusion, fact
@@ -62,16 +61,10 @@ def figure9(study: Study) -> Report:
     classifier = study.classifier()
     p, h, d = random_points(study.settings.seed)
     output = confidence(classifier, p, h, d, sigmoid=False)
-    normalised = (output - output.min()) / max(np.ptp(output), 1e-12)
-    figure, (panel,) = drawing.panels_3d(1)
-    points = panel.scatter(p, h, d, c=normalised, cmap="viridis", s=10)
-    panel.set(xlabel="joint probability", ylabel="entropy", zlabel="depth")
-    figure.colorbar(points, ax=panel, shrink=0.7, pad=0.1, label="output, min-max normalised")
     share = shares(classifier)
     correlations = [float(np.corrcoef(x, output)[0, 1]) for x in (p, h, d)]
     return Report(
         f"C2T, figure 9: output before the sigmoid, {output.min():.2f} to {output.max():.2f} on {POINTS} random points",
-        figure,
         ["feature", "share of the variance share alone", "correlation with the output"],
         [[name, share, correlation] for (name, share), correlation in zip(share.items(), correlations, strict=True)],
         [
@@ -87,7 +80,6 @@ def figure9(study: Study) -> Report:
 
 AXES = {"P": np.linspace(0, 1, 41), "H": np.linspace(*ENTROPIES, 41), "d": np.arange(DEPTHS)}
 FIXED = {"P": (0.1, 0.5, 0.9), "H": (1, 2, 5, 8), "d": (0, 5, 10)}
-NAMES = {"P": "joint probability", "H": "entropy", "d": "depth"}
 
 
 def surfaces(classifier: TreeClassifier) -> dict[tuple[str, float], np.ndarray]:
@@ -104,31 +96,20 @@ def surfaces(classifier: TreeClassifier) -> dict[tuple[str, float], np.ndarray]:
 def figure10(study: Study) -> Report:
     """C2T, figure 10: surfaces of the classifier's confidence with one feature fixed."""
     confidences = surfaces(study.classifier())
-    figure, three = drawing.panels_3d(3)
-    rows = []
-    for panel, (feature, values) in zip(three, FIXED.items(), strict=True):
-        x, y = (name for name in AXES if name != feature)
-        grid = np.meshgrid(AXES[x], AXES[y], indexing="ij")
-        for number, value in enumerate(values):
-            panel.plot_surface(
-                *grid, confidences[feature, value], color=f"C{number}", alpha=0.6, rcount=15, ccount=15, shade=False
-            )
-            least, mean, most = (float(f(confidences[feature, value])) for f in (np.min, np.mean, np.max))
-            rows.append([f"{feature} = {value:g}", least, mean, most, _spread(confidences[feature, value])])
-        panel.set(xlabel=NAMES[x], ylabel=NAMES[y], zlim=(0, 1))
-        handles = [drawing.patch(f"C{number}") for number in range(len(values))]
-        panel.legend(handles, [f"{feature} = {value:g}" for value in values], fontsize="x-small")
-        panel.set_title(f"{NAMES[feature]} fixed", fontsize="medium")
+    rows = [
+        [f"{feature} = {value:g}", *(float(f(values)) for f in (np.min, np.mean, np.max, np.std))]
+        for (feature, value), values in confidences.items()
+    ]
     columns = ["fixed", "least confidence", "mean", "most", "standard deviation over the others"]
     title = "C2T, figure 10: confidence with one feature fixed, over the paper's ranges of the others"
-    return Report(title, figure, columns, rows, of_surfaces(confidences))
+    return Report(title, columns, rows, of_surfaces(confidences))
 
 
 def of_surfaces(confidences: dict[tuple[str, float], np.ndarray]) -> list[Conclusion]:
     """Judge appendix D's statements on its figure. P runs along the first axis where H or d is fixed."""
     low, high = AXES["P"] <= 0.2, AXES["P"] >= 0.8
     apart = {name: float(np.ptp([confidences[name, value].mean() for value in FIXED[name]])) for name in FIXED}
-    steep = [_spread(confidences["P", value]) for value in (0.1, 0.9)]
+    steep = [float(confidences["P", value].std()) for value in (0.1, 0.9)]
     near = float(np.abs(confidences["H", 2] - confidences["H", 1]).mean())
     far = float(np.abs(confidences["H", 8] - confidences["H", 1]).mean())
     lifted = float((confidences["H", 8] - confidences["H", 1])[low].mean())
@@ -162,10 +143,6 @@ def of_surfaces(confidences: dict[tuple[str, float], np.ndarray]) -> list[Conclu
         ),
         fact("at low P shallow nodes are trusted more", at_low > 0, f"the second of these is {at_low:+.3f}"),
     ]
-
-
-def _spread(values: np.ndarray) -> float:
-    return float(values.std())
 
 
 REPORTS = {"figure9": Reproduction(figure9), "figure10": Reproduction(figure10)}

@@ -1,5 +1,4 @@
-"""The result of a reproduction, and its display: a table with the paper's figures next to ours, conclusions, and a
-figure where the paper has one."""
+"""The result of a reproduction, and its display: a table with the paper's figures next to ours, and conclusions."""
 
 import contextlib
 import json
@@ -9,13 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from matplotlib.figure import Figure
-
 from c2t.records.reader import Harvest
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
 from pipelines import terminal
-from pipelines.papers import drawing, study
+from pipelines.papers import study
 from pipelines.papers.study import Counted, Study, data_set
 from pipelines.papers.verdicts import Conclusion
 
@@ -23,12 +20,10 @@ from pipelines.papers.verdicts import Conclusion
 class Report(NamedTuple):
     """Table or figure of a paper, made again.
 
-    figure: None for a table. columns, rows: the numbers, also those of a figure. numbers: further ones,
-    for the result line only.
+    columns, rows: the numbers, also those of a figure. numbers: further ones, for the result line only.
     """
 
     title: str
-    figure: Figure | None
     columns: Sequence[str]
     rows: list[list[Any]]
     conclusions: list[Conclusion]
@@ -92,7 +87,6 @@ def of_policies(
     quoted = ["paper: tau", "paper: verified tokens"] if any(row.paper for row in rows) else []
     return Report(
         title,
-        None,
         [*METHOD, "tau + 1" if bonus else "tau", *COUNTS, *further, *quoted],
         [_line(row, further, bool(quoted), bonus) for row in rows],
         conclusions,
@@ -111,12 +105,12 @@ def _line(row: Row, further: Sequence[str], quoted: bool, bonus: bool) -> list[A
 
 
 def ends_where_plain_decoding_does(rows: Sequence[Row]) -> list[str]:
-    """Check each exact policy's rounds against the lengths of plain decoding's texts, which were counted without it:
-    they must reach a text's end in the last round and not before."""
-    counted = [row.counted for row in rows if row.counted and row.counted.exact]
+    """Check each policy's rounds against the lengths of plain decoding's texts, which were counted without it: they
+    must reach a text's end in the last round and not before."""
+    counted = [row.counted for row in rows if row.counted]
     wrong = [count.point.label for count in counted if not count.ends_with_plain_text()]
     verdict = f"FAILS for {', '.join(wrong)}" if wrong else f"holds in all {len(counted)} rows"
-    return [f"rounds end where plain decoding's texts end: {verdict}"] if counted else []
+    return [f"rounds end where plain decoding's texts end: {verdict}"]
 
 
 def rounds_of(harvest: Harvest) -> str:
@@ -125,7 +119,7 @@ def rounds_of(harvest: Harvest) -> str:
 
 
 def show(name: str, made: Made, out: Path | None) -> None:
-    """Print a report; append its result line to the file `out` and save its figure next to it, as NAME.png."""
+    """Print a report; append its result line to the file `out`."""
     report = made.report
     terminal.table(f"{report.title}\n{made.study}", report.columns, _without_nan(report.rows))
     for note in report.notes:
@@ -135,9 +129,6 @@ def show(name: str, made: Made, out: Path | None) -> None:
         needed = "" if conclusion.more is None else f" ({conclusion.more:.3g} times as many prompts would decide it)"
         terminal.say(f"{conclusion.statement}: {conclusion.verdict.upper()} on this pair{needed}")
         terminal.say(f"    {conclusion.comparison}")
-    if report.figure:
-        where = drawing.save(report.figure, out.parent / f"{name}.png") if out else "not saved: give --out FILE"
-        terminal.say(f"figure: {where}")
     terminal.say(f"({hardware()})")
     if out:
         append_line(out, result_line(name, numbers_of(report), made.configuration))

@@ -1,44 +1,15 @@
 """All reports by name, and how they are made: one after the other, or each by one of Ray's actors."""
 
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from c2t.errors import InputError
 from c2t.storage import paths as checkpoints
-from pipelines.papers import (
-    calibration,
-    chains,
-    domains,
-    dyspec,
-    eagle2,
-    entropytree,
-    features,
-    mcsd_plus,
-    outputs,
-    timing,
-    transfer,
-    tree_blocks,
-    trees,
-)
+from pipelines.papers import calibration, chains, domains, eagle2, features, outputs, timing, transfer, trees
 from pipelines.papers.report import Made, Reproduction
 
-TOPICS = (
-    features,
-    transfer,
-    chains,
-    trees,
-    calibration,
-    domains,
-    timing,
-    outputs,
-    eagle2,
-    entropytree,
-    mcsd_plus,
-    dyspec,
-    tree_blocks,
-)
+TOPICS = (features, transfer, chains, trees, calibration, domains, timing, outputs, eagle2)
 ALL = "all"
 # The reports of `all` for a pair with heads but no draft LM, the fastest first, and the settings for such a pair.
 ORDER = (
@@ -48,7 +19,7 @@ ORDER = (
 OF_HEADS: dict[str, dict[str, Any]] = {name: {} for name in ORDER} | {
     "table7": {"draft": "medusa+fit"},
     "figure7": {"same_draft": "medusa+fit"},
-    "table2": {"other": "tiny", "build": False},
+    "table2": {"other": "tiny"},
 }
 REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, report in topic.REPORTS.items()}
 
@@ -89,17 +60,14 @@ def make_by_actors(
     device = given.get("device")
     gpus = None if device is None else int(device.startswith("cuda"))
     with RayPool(_nothing, address, workers, gpus) as actors:
-        for made in actors.map(partial(_made, given=dict(given), done=dict(done)), list(names.items())):
-            yield pickle.loads(made)  # noqa: S301 - what an actor of this very pool has made
+        yield from actors.map(partial(_made, given=dict(given), done=dict(done)), list(names.items()))
 
 
 def _nothing() -> None:
     """Return what an actor holds: reports load their own pairs."""
 
 
-def _made(held: None, item: tuple[str, dict[str, Any]], given: dict[str, Any], done: Done) -> bytes:
-    """Return a report as bytes: arrays from Ray itself are read-only, and saving a figure changes it."""
-    from ray import cloudpickle  # noqa: PLC0415 - needs an extra
-
+def _made(held: None, item: tuple[str, dict[str, Any]], given: dict[str, Any], done: Done) -> Made | None:
+    """Return a report, made by an actor."""
     name, further = item
-    return cloudpickle.dumps(REPORTS[name].make({**further, **given}, done.get(name, ())))
+    return REPORTS[name].make({**further, **given}, done.get(name, ()))

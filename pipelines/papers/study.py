@@ -34,9 +34,6 @@ from c2t.study.evaluate import continuations, encode, evaluate
 from c2t.study.points import Point
 from c2t.training.data import TrainSettings
 from c2t.training.fit import FINETUNE, finetune, train
-from c2t.verification.compatibility import check_rule
-from pipelines import terminal
-from pipelines.pair.build import build, stages_of
 from pipelines.pair.recipes import PAIRS
 
 P, H, D = "joint_prob", "entropy", "depth"
@@ -53,8 +50,7 @@ class Settings:
 
     limit: prompts that policies are counted on. harvest_*: settings of the harvest that classifiers learn from.
     prompts, harvest_prompts: files, none for those that come with the pair. same, same_draft, other: pairs of the same
-    family and of another one, for reports on transfer. build: make these where they are missing and a recipe is known,
-    or leave them out.
+    family and of another one, for reports on transfer.
     """
 
     pair: str = "tiny"
@@ -71,22 +67,16 @@ class Settings:
     same: str = "tiny-small"
     same_draft: str | None = None
     other: str = "tiny-qwen"
-    build: bool = True
 
 
 class Counted(NamedTuple):
     """Counts of one policy: of every prompt, and of all prompts together. plain: tokens of plain decoding's text to
-    each prompt with the same seed, None where policy and rule do not guarantee that text."""
+    each prompt with the same seed."""
 
     point: Point
     total: Statistics
     prompts: Sequence[Statistics]
-    plain: Sequence[int] | None
-
-    @property
-    def exact(self) -> bool:
-        """True if policy and rule guarantee the text of plain decoding, token for token."""
-        return self.plain is not None
+    plain: Sequence[int]
 
     def ends_with_plain_text(self) -> bool:
         """Return True if each prompt's rounds reach the end of plain decoding's text in the last round and not before.
@@ -121,7 +111,7 @@ class Study:
     def __init__(self, pair: Pair, settings: Settings):
         self.pair, self.settings = pair, settings
         self.sampling = Sampling(settings.temperature, seed=settings.seed)
-        self.counted: dict[tuple[Policy, str], Counted] = {}
+        self.counted: dict[Policy, Counted] = {}
         self._texts: dict[int, list[Continuation]] = {}
         self._classifiers: dict[tuple, TreeClassifier] = {}
 
@@ -147,13 +137,10 @@ class Study:
             )
         return self._texts[levels]
 
-    def count(self, policy: Policy, rule: str | None = None) -> Counted:
-        """Count a policy's rounds and tokens on every prompt; `rule` as in `c2t.study.evaluate.evaluate`."""
-        rule = check_rule(policy, rule)
-        key = (policy, rule)
-        if key not in self.counted:
-            exact = policy.exact and (rule != "residual" or self.settings.temperature == 0)
-            texts = self.texts(policy.levels) if exact else None
+    def count(self, policy: Policy) -> Counted:
+        """Count a policy's rounds and tokens on every prompt; the policy guarantees plain decoding's text."""
+        if policy not in self.counted:
+            texts = self.texts(policy.levels)
             with progress_bar("count", "prompts") as report:
                 statistics = evaluate(
                     self.pair,
@@ -161,13 +148,12 @@ class Study:
                     self.encoded.ids,
                     max_new_tokens=self.settings.max_new_tokens,
                     sampling=self.sampling,
-                    rule=rule,
                     texts=texts,
                     progress=lambda done: report(done, len(self.encoded.ids), describe(policy, brief=True)),
                 )
-            plain = tuple(text.end - text.prompt for text in texts) if exact else None
-            self.counted[key] = Counted(_point(self.pair, policy, statistics), total(statistics), statistics, plain)
-        return self.counted[key]
+            plain = tuple(text.end - text.prompt for text in texts)
+            self.counted[policy] = Counted(_point(self.pair, policy, statistics), total(statistics), statistics, plain)
+        return self.counted[policy]
 
     def around(self, make: Callable[[float], Policy], tau: float, low: float, high: float) -> list[Counted]:
         """Count `make(x)` at values of x between `low` and `high` that approach, by bisection, the x with this tau.
@@ -257,14 +243,9 @@ def relative(study: Study, name: str, draft: str | None = None) -> Study:
     return Study(loaded, changed)
 
 
-def available(name: str, make: bool) -> str | None:
-    """Return `name` if such a pair can be loaded, else None; with `make`, one of our recipes is built first."""
-    there = name in checkpoints.names_with("target")
-    if not there and make and name in PAIRS:
-        terminal.say(f"{name} is built first: about 20 minutes on two cores; --no-build leaves it out", error=True)
-        build(PAIRS[name], stages_of(PAIRS[name]))
-        there = True
-    return name if there else None
+def available(name: str) -> str | None:
+    """Return `name` if such a pair can be loaded, else None."""
+    return name if name in checkpoints.names_with("target") else None
 
 
 def nearest(counts: Sequence[Counted], goal: Counted) -> Counted:

@@ -19,7 +19,6 @@ from c2t.policies.round_costs import Curve
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.verification.target_verifier import generate
-from pipelines.papers import drawing
 from pipelines.papers.report import Report, Reproduction
 from pipelines.papers.study import Study
 from pipelines.papers.verdicts import Conclusion, fact
@@ -122,40 +121,18 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
         curve = forwards.curve("verify")
         rounds = timed(study.pair, policies, study.encoded.ids, study.settings.max_new_tokens, study.sampling, clock)
     eagle2 = {name: run for name, run in rounds.items() if name.startswith("EAGLE-2")}
-    figure, (steps, totals, equal) = drawing.panels(3)
-    steps.plot(curve.sizes, [1e3 * seconds for seconds in curve.seconds], marker="o", markersize=3)
-    steps.set(xlabel="tokens in a forward", ylabel="ms a forward of the target", ylim=(0, None))
-    _bars(totals, {name.partition("=")[2]: run for name, run in eagle2.items()})
-    totals.set_xlabel("EAGLE-2: N")
-    _bars(
-        equal, {f"{name[0]} {run.tau:.2f}": run for name, run in sorted(rounds.items(), key=lambda item: item[1].tau)}
-    )
-    equal.set_xlabel("tau of E(AGLE-2) and C(2T)")
-    equal.tick_params(axis="x", rotation=60, labelsize="x-small")
     rows = [
         [name, run.tau, run.rounds, int(run.rounds * run.gamma), *(_seconds(run, *part) for part in (DRAFT, (VERIFY,)))]
         for name, run in rounds.items()
     ]
     return Report(
         "C2T, figure 5: seconds of draft and verification",
-        figure,
         ["policy", "tau", "rounds", "verified tokens", "draft, s", "verify, s"],
         rows,
         [*of_tokens(curve, list(eagle2.values())), *at_taus_in_reach(rounds)],
         [CLOCKS, "the paper: LLaMA-2 70B on two A100; its figure gives no numbers but the 18 %"],
         {"verify curve": curve._asdict()},
     )
-
-
-def _bars(panel, rounds: dict[str, Timed]) -> None:
-    drawing.stacks(
-        panel, {k: {"draft": _seconds(run, *DRAFT), "verify": _seconds(run, VERIFY)} for k, run in rounds.items()}
-    )
-    panel.set_ylabel("seconds")
-    tokens = panel.twinx()
-    tokens.plot(list(rounds), [run.rounds * run.gamma for run in rounds.values()], "k.-")
-    tokens.set(ylim=(0, None))
-    tokens.set_ylabel("verified tokens (line)")
 
 
 def _seconds(run: Timed, *stages: str) -> float:
@@ -228,21 +205,14 @@ def figure11(study: Study, clock: Callable[[], float] | None = None) -> Report:
     with steady_clock(study.pair.target.device) as steady:
         settings = (study.settings.max_new_tokens, study.sampling, clock or steady)
         rounds = timed(study.pair, policies, study.encoded.ids, *settings)
-    figure, (left, right) = drawing.panels(2)
-    bars = {name: {stage: run.per_round(stage) for stage in DRAFT} for name, run in rounds.items()}
-    drawing.stacks(left, bars)
-    left.set_ylabel("draft, ms a round")
-    shares = {name: {k: 100 * ms / sum(parts.values()) for k, ms in parts.items()} for name, parts in bars.items()}
-    drawing.stacks(right, shares)
-    right.set_ylabel("% of the draft")
     rows = [
-        [*cells, *bars[name].values(), rounds[name].per_round(*DRAFT), rounds[name].per_round(VERIFY)]
-        for name, cells in ((name, [name, run.rounds, run.tau, run.gamma, run.passes]) for name, run in rounds.items())
+        [name, run.rounds, run.tau, run.gamma, run.passes]
+        + [run.per_round(*stages) for stages in (*((stage,) for stage in DRAFT), DRAFT, (VERIFY,))]
+        for name, run in rounds.items()
     ]
     columns = ["policy", "rounds", "tau", "gamma", "passes/round", *(f"{stage}, ms" for stage in DRAFT)]
     return Report(
         "C2T, figure 11: draft latency by stage, milliseconds a round",
-        figure,
         [*columns, "draft, ms", "verify, ms"],
         rows,
         of_stages(rounds[EAGLE2], rounds[OURS]),

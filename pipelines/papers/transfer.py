@@ -10,7 +10,6 @@ from c2t.policies import C2T, Chain, Eagle2
 from c2t.study.interval import Interval
 from c2t.training.data import NodeData, TrainSettings
 from c2t.training.metrics import ClassifierMetrics, evaluate
-from pipelines.papers import drawing
 from pipelines.papers.features import history
 from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Counted, Study, available, nearest, relative
@@ -58,10 +57,10 @@ def table2(study: Study) -> Report:
     """C2T, table 2: a classifier on other targets, frozen and fine-tuned; trees without the second top-K.
 
     It is trained on --pair and used on pairs of the same family (--same) and of another one (--other), where it is also
-    fine-tuned on 10 % of that pair's harvest. What is missing is built, or left out with --no-build, together with the
-    conclusions about it.
+    fine-tuned on 10 % of that pair's harvest. What is missing is left out, together with the conclusions about it;
+    `python -m pipelines.pair` builds `tiny-small` and `tiny-qwen`.
     """
-    same, other = (available(name, study.settings.build) for name in (study.settings.same, study.settings.other))
+    same, other = map(available, (study.settings.same, study.settings.other))
     classifier = study.classifier()
     results = {study.settings.pair: transfer(study, classifier)}
     for name in filter(None, (same, other)):
@@ -78,10 +77,11 @@ def table2(study: Study) -> Report:
     if other:
         conclusions += _elsewhere(results, same or study.settings.pair, other)
     rows = [row for result in results.values() for row in result.rows]
+    kinds = {"the same family": same, "another family": other}
     notes = [
         f"classifier: {study.settings.training} settings, trained on {study.settings.pair}, K=15, 10 levels, no second "
         f"top-K (at most 64 nodes a level); C2T*: fine-tuned on 10 % of {other or 'the other pair'}'s harvest",
-        *(f"left out, not built: a pair of {kind}" for kind, name in kinds(same, other).items() if name is None),
+        *(f"left out, not built: a pair of {kind}" for kind, name in kinds.items() if name is None),
     ]
     return of_policies("C2T, table 2: other targets", [*rows, *quoted()], conclusions, notes)
 
@@ -93,11 +93,6 @@ def _elsewhere(results: dict[str, Transfer], near: str, far: str) -> list[Conclu
         apart("the gain is smaller in another family", what, results[near].gain, results[far].gain),
         below("fine-tuning makes it larger there", "gamma of C2T* over C2T's at its tau", results[far].finetuned),
     ]
-
-
-def kinds(same: str | None, other: str | None) -> dict[str, str | None]:
-    """Return the pairs that the classifier is used on, by kind."""
-    return {"the same family": same, "another family": other}
 
 
 def quoted() -> list[Row]:
@@ -173,7 +168,6 @@ def _at_equal_tau(method: str, counts: list[Counted], goal: Counted) -> Row:
 FRACTION = 0.1
 BETAS = (0.7, 0.5, 0.3)
 HALF = BETAS.index(0.5)
-METRICS = ("recall", "theta", "average_precision")
 BEFORE, AFTER, SCRATCH = "transferred", "fine-tuned", "from scratch"
 
 
@@ -188,28 +182,17 @@ def judged(classifier: TreeClassifier, study: Study) -> ClassifierMetrics:
 def figure7(study: Study) -> Report:
     """C2T, figure 7: fine-tuning on 10 % of another pair's nodes (--same), against training from scratch on them."""
     source = study.classifier()
-    name = available(study.settings.same, study.settings.build) or study.settings.same
-    other = relative(study, name, study.settings.same_draft)
+    other = relative(study, study.settings.same, study.settings.same_draft)
     made = {BEFORE: source, AFTER: other.finetuned(source, FRACTION), SCRATCH: other.classifier(fraction=FRACTION)}
     metrics = {name: judged(classifier, other) for name, classifier in made.items()}
     epochs = {name: history(made[name]) for name in (AFTER, SCRATCH)}
     points = {name: [other.count(C2T(classifier, beta)) for beta in BETAS] for name, classifier in made.items()}
-    figure, panels = drawing.panels(len(METRICS) + 1, columns=2)
-    for panel, curve in zip(panels, METRICS, strict=False):
-        lines = {AFTER: [getattr(metrics[BEFORE], curve), *epochs[AFTER][curve]], SCRATCH: epochs[SCRATCH][curve]}
-        drawing.curves(panel, {AFTER: lines[AFTER], SCRATCH: [float("nan"), *lines[SCRATCH]]})
-        panel.set_ylabel(curve)
-    drawing.fronts(
-        panels[-1],
-        {name: [(counted.tau, counted.verified_tokens) for counted in counts] for name, counts in points.items()},
-    )
     rows = [
         [name, *metrics[name], *(value for counted in counts for value in (counted.tau, counted.verified_tokens))]
         for name, counts in points.items()
     ]
     return Report(
         f"C2T, figure 7: from {study.settings.pair} to {other.title}, {FRACTION:.0%} of its nodes",
-        figure,
         [
             "classifier",
             "recall",

@@ -51,17 +51,9 @@ def tau_ratio(first: Counted, second: Counted) -> Interval:
 
 def gamma_ratio(first: Counted, second: Counted) -> Interval:
     """Return the ratio of the tokens verified for the same texts, of the first to the second."""
-    return mean_ratio(first.point.verified, second.point.verified)
-
-
-def mean_ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Return the ratio of the first's mean to the second's; each has one figure for every text."""
-
-    def of(sums: Float[np.ndarray, "2 R"]) -> Float[np.ndarray, "1 R"]:
-        return np.where(sums[1:] > 0, sums[:1] / sums[1:], np.nan)
-
-    (result,) = bootstrap(np.array([first, second], dtype=float), of)
-    return result
+    counts = np.array([first.point.verified, second.point.verified], dtype=float)
+    (ratio,) = bootstrap(counts, lambda sums: sums[:1] / sums[1:])
+    return ratio
 
 
 def mean_with_error(mean: float, error: float) -> Interval:

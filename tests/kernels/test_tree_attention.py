@@ -9,7 +9,7 @@ import torch
 from c2t.kernels.tree_attention import Ranges, fill, torch_attention, tree_attention, triton, triton_attention
 from c2t.kernels.tree_mask import TreeMask, ancestor_bits
 from c2t.tree import Tree
-from pipelines.papers.tree_blocks import random_trees
+from pipelines.gpu.models import random_trees
 from tests.rounding import NETWORK, assert_within, growth
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""The report runs on a CPU with tiny shapes; its goals are judged as they are written."""
+"""The report runs on a CPU with tiny shapes."""
 
 import json
 
@@ -10,11 +10,9 @@ from c2t.policies import Plain
 from pipelines.bench.contenders import Written
 from pipelines.gpu import report as gpu_report
 from pipelines.gpu import texts
-from pipelines.gpu.lines import GOALS, Line, plot, verdicts
 from pipelines.gpu.models import TINY, classifier_until, phase_of, ragged_trees, random_head, random_target
 from pipelines.gpu.parity import close
 from pipelines.gpu.texts import Sizes, Way, compare
-from pipelines.papers.tree_blocks import Timing
 
 CPU = torch.device("cpu")
 
@@ -24,11 +22,10 @@ CPU = torch.device("cpu")
 def test_every_stage_runs_and_is_written_down(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     gpu_report.main(["--tiny", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    for stage in ("parity", "ceiling", "select", "parts", "draft", "verify", "attention"):
+    for stage in ("parity", "select", "draft", "verify"):
         assert f"\n{stage}" in printed
     line = json.loads((tmp_path / "gpu.jsonl").read_text())
     assert line["figures"]["verify: 1 x 12 tokens, prefix 24"][0] > 0
-    assert (tmp_path / "gpu.png").stat().st_size > 1000
 
 
 def test_without_a_device_the_full_report_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,17 +33,6 @@ def test_without_a_device_the_full_report_is_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(SystemExit) as stopped:
         gpu_report.main([])
     assert stopped.value.code == 2
-
-
-def test_goals_are_judged_against_floor_rival_or_clock() -> None:
-    names = {name for goal in GOALS for name in (goal.what, goal.over) if name not in ("", "floor")}
-    lines = [Line("any", name, Timing(1.2, 1.0, 1.4), floor=1.0) for name in (*names, "EAGLE-2: 15 x 32000")]
-    judged = list(verdicts(lines))
-    assert len(judged) == len(GOALS) + 1
-    assert "1.200, at most 0.030: missed" in judged[0]
-    assert "1.000, at most 1.060: met" in judged[1]
-    assert "1.200, at most 1.500: met" in judged[2]
-    assert "0.0000 ms more" in judged[-1]
 
 
 @torch.no_grad()
@@ -68,12 +54,6 @@ def test_ragged_trees_have_the_mean_that_they_are_named_by() -> None:
 def test_a_kernel_that_differs_is_found() -> None:
     with pytest.raises(AssertionError):
         close(torch.ones(3), torch.tensor([1.0, 1.0, 1.1]), 1e-3)
-
-
-def test_the_figure_has_a_curve_for_each_batch(tmp_path) -> None:
-    lines = [Line("verify", f"{rows} x {n} tokens, prefix 5", Timing(1, 1, 1)) for rows in (1, 4) for n in (1, 9)]
-    plot(lines, tmp_path / "x.png")
-    assert (tmp_path / "x.png").exists()
 
 
 def test_texts_are_compared_with_those_of_the_first_way() -> None:

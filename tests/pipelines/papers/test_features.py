@@ -30,7 +30,7 @@ def test_table6_is_alike_for_all_m_that_hold_the_vocabulary(study: Study) -> Non
 
 
 @pytest.mark.slow
-def test_figure6_draws_every_epoch(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure6_has_every_epoch(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "HIDDEN", (2, 12, 48))
     monkeypatch.setattr(features, "BETAS", (0.6, 0.5))
     report = check(features.figure6(study))

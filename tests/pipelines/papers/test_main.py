@@ -1,4 +1,4 @@
-"""The command line: a list, reports by name with their own defaults, result lines and figures."""
+"""The command line: a list, reports by name with their own defaults, and result lines."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def test_without_a_name_every_report_is_listed() -> None:
 
 
 @pytest.mark.slow
-def test_reports_go_to_result_lines_and_figures(here: Path, tmp_path: Path) -> None:
+def test_reports_go_to_result_lines(here: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "lines.jsonl"
     done = called("c2t-table6", "figure9", *FEW, "--out", str(out))
     assert done.exit_code == 0, done.output
@@ -45,17 +45,13 @@ def test_reports_go_to_result_lines_and_figures(here: Path, tmp_path: Path) -> N
     assert [row[1] for row in table["figures"]["rows"]][-1] == "M=all"
     assert len(table["figures"]["policies"]) == len(table["figures"]["rows"])
     assert table["configuration"]["harvest_limit"] == SMALL["harvest_limit"]
-    png = (out.parent / "figure9.png").read_bytes()
-    assert png[:4] == b"\x89PNG"
-    assert 2_000 < len(png) < 80_000
-    assert not (out.parent / "table6.png").exists()
 
 
 @pytest.mark.slow
 def test_an_actor_makes_the_report_of_one_process(
     here: Path, small_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a harvest of its own, and so that the figure can be drawn of what it sends."""
+    """From a harvest of its own."""
     plain, ray = tmp_path / "plain.jsonl", tmp_path / "ray" / "lines.jsonl"
     assert called("eagle2-figure6", *FEW, "--out", str(plain)).exit_code == 0
     shutil.copytree(small_home, tmp_path / "home")
@@ -64,7 +60,6 @@ def test_an_actor_makes_the_report_of_one_process(
     done = called("eagle2-figure6", *FEW, "--ray", "local", "--workers", "1", "--out", str(ray))
     assert done.exit_code == 0, done.output
     assert (tmp_path / "cache").exists(), "the actor has written its own texts"
-    assert (ray.parent / "eagle2-figure6.png").read_bytes()[:4] == b"\x89PNG"
     found, expected = (json.loads(path.read_text())["figures"]["rows"] for path in (ray, plain))
     assert len(found) == len(expected) == 20
     for row, same in zip(found, expected, strict=True):  # an actor may sum with another number of threads

@@ -19,7 +19,7 @@ from tests.rounding import figure
 def test_table2_counts_what_live_decoding_costs(other: str | None, study: Study, here: Path) -> None:
     folder = here / "data" / "prompts" / "tiny"
     files = {"prompts": (folder / "code.jsonl",), "harvest_prompts": (folder / "harvest" / "code.jsonl",)}
-    settings = replace(study.settings, **files, same="tiny-small", other=other or "tiny-qwen", build=False)
+    settings = replace(study.settings, **files, same="tiny-small", other=other or "tiny-qwen")
     source = Study(study.pair, settings)
     report = check(transfer.table2(source))
     assert "left out, not built: a pair of the same family" in report.notes
@@ -58,12 +58,3 @@ def test_figure7_starts_from_the_transferred_classifier(study: Study, here: Path
     other = paper.relative(study, "tiny", "lm")
     tau, verified, _ = decoded(other, C2T(study.classifier(), 0.5))
     assert (rows[transfer.BEFORE]["tau 0.5"], rows[transfer.BEFORE]["gamma 0.5"]) == (figure(tau), verified)
-
-
-def test_missing_pairs_are_left_out_or_built(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    built = []
-    monkeypatch.setattr(paper, "build", lambda recipe, stages: built.append((recipe.name, stages[-1])))
-    assert [paper.available(name, make=False) for name in ("llama2-7b", "tiny-small")] == ["llama2-7b", None]
-    assert [paper.available(name, make=True) for name in ("llama2-7b", "tiny-small")] == ["llama2-7b", "tiny-small"]
-    assert built == [("tiny-small", "draft")]
-    assert "20 minutes" in capsys.readouterr().err
