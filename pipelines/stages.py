@@ -76,10 +76,10 @@ class Clock:
 
 
 class TimedPolicy:
-    """Policy whose own work is counted as TREES."""
+    """Policy whose own work is counted as one stage."""
 
-    def __init__(self, policy: Policy, clock: Clock):
-        self.policy, self.clock = policy, clock
+    def __init__(self, policy: Policy, clock: Clock, stage: str = TREES):
+        self.policy, self.clock, self.stage = policy, clock, stage
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def session(self, draft: Session, rows: int, verifier: Any) -> Session:
@@ -87,7 +87,7 @@ class TimedPolicy:
         return session_of(self.policy, draft, rows, verifier)
 
     def __call__(self, draft: Draft, root: Root) -> Tree:
-        with self.clock.classifier_of(self.policy), self.clock.stage(TREES):
+        with self.clock.classifier_of(self.policy), self.clock.stage(self.stage):
             return self.policy(draft, root)
 
 

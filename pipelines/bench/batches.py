@@ -3,14 +3,12 @@
     python -m pipelines.bench batches --pair smollm2 --json data/results/batches.jsonl
 
 Every family competes with the setting that was the fastest at the same batch size on the harvest's prompts; the bench's
-prompts judge. A batch size whose lines are in the file is not run again, so that a stopped run can be resumed.
+prompts judge.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from json import JSONDecodeError, loads
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +26,6 @@ from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import classifier
 from pipelines.options import Draft, PairName
 
-COMMAND = "bench batches"
 CHOICE_PROMPTS, CHOICE_TOKENS = 48, 32  # prompts for the choice of settings, in two batches at least; their new tokens
 # What competes; of several settings the fastest one, which is searched for each batch size.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -85,21 +82,6 @@ def judged(chosen: dict[str, Entrant], groups: Sequence[Group], settings: BatchS
     return {name: speed(batch, chosen[name].policy, entrant_runs, runs["plain"]) for name, entrant_runs in runs.items()}
 
 
-def finished_sizes(file: Path | None, command: str, configuration: dict[str, Any]) -> set[int]:
-    """Return the batch sizes whose lines are all in the file, for the same command and configuration."""
-    if file is None or not file.exists():
-        return set()
-    contenders: dict[int, set[str]] = {}
-    for text in file.read_text(encoding="utf-8").splitlines():
-        try:
-            line = loads(text)
-        except JSONDecodeError:  # a line that a stopped run left unfinished
-            continue
-        if line.get("command") == command and line.get("configuration") == configuration:
-            contenders.setdefault(line["figures"]["batch"], set()).add(line["figures"]["contender"])
-    return {batch for batch, names in contenders.items() if names >= set(FAMILIES)}
-
-
 def main(
     pair: PairName = DEFAULT_PAIR,
     draft: Draft = None,
@@ -121,21 +103,20 @@ def main(
     run = asdict(settings)
     configuration |= {name: run[name] for name in ("max_new_tokens", "temperature", "seed")}
     configuration |= {"timed": timed, **computed(loaded)}
-    missing = [size for size in sizes if size not in finished_sizes(json, COMMAND, configuration)]
     field = {
         name: [Entrant(loaded, policy) for policy in policies]
         for name, policies in field_of(loaded, partial(costs_of, loaded)).items()
     }
-    most = max((settings.groups(size) * size for size in missing), default=0)
+    most = max(settings.groups(size) * size for size in sizes)
     with progress_bar("batches", "batch sizes") as report:
-        for done, size in enumerate(missing):
-            report(done, len(missing), f"{size} prompts together")
+        for done, size in enumerate(sizes):
+            report(done, len(sizes), f"{size} prompts together")
             mine, others = (shorter(loaded, prompts, most, settings) for prompts in (judging, choosing))
             chosen = fastest(field, grouped(others, size, max(2, CHOICE_PROMPTS // size)), settings)
             speeds = judged(chosen, grouped(mine, size, settings.groups(size)), settings)
             rows = [{"contender": name, **figures(row)} for name, row in speeds.items()]
             show(f"batch {size}", rows)
-            append(json, COMMAND, rows, configuration)
+            append(json, "bench batches", rows, configuration)
 
 
 def shorter(pair: Pair, prompts: Sequence[Prompt], most: int, settings: BatchSettings) -> list[list[int]]:

@@ -22,7 +22,7 @@ from c2t.models.loading.load import Pair, load_pair
 from c2t.models.target.target import TargetSession
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
-from c2t.protocols import NextTokenDistributions, Policy, Session, session_of
+from c2t.protocols import NextTokenDistributions, Policy
 from c2t.replay.prompts import default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.sessions.wrapped import WrappedSession
@@ -33,7 +33,7 @@ from pipelines import terminal
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
 from pipelines.options import Draft, PairName
-from pipelines.stages import CLASSIFIER, Clock
+from pipelines.stages import CLASSIFIER, Clock, TimedPolicy
 
 TREE, REST = "tree", "rest"
 # Parts in the order in which they are shown. ranking: top K and entropy of the draft's distributions; tree: the
@@ -81,22 +81,6 @@ def counted(clock: Clock, part: str, function: Callable) -> Callable:
     return call
 
 
-class CountedPolicy:
-    """Policy whose own work is counted as TREE."""
-
-    def __init__(self, policy: Policy, clock: Clock):
-        self.policy, self.clock = policy, clock
-        self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
-
-    def session(self, draft: Session, rows: int, verifier: Any) -> Session:
-        """See `c2t.protocols.Policy`."""
-        return session_of(self.policy, draft, rows, verifier)
-
-    def __call__(self, *arguments: Any) -> Any:
-        with self.clock.classifier_of(self.policy), self.clock.stage(TREE):
-            return self.policy(*arguments)
-
-
 class Rounds:
     """Rounds of one policy: the parts' clock, the seconds with and without it, and the rounds' statistics."""
 
@@ -109,7 +93,7 @@ class Rounds:
         """Decode a prompt with clocks around the parts."""
         fresh = Clock(time.perf_counter)
         with clocks(fresh, own_session(self.pair.draft)):
-            steps = self._steps(prompt, CountedPolicy(self.policy, fresh))
+            steps = self._steps(prompt, TimedPolicy(self.policy, fresh, TREE))
             fresh.seconds.clear()  # of the prompt's own forwards
             for _ in fresh.timed(REST, steps):
                 pass

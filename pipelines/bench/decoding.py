@@ -5,8 +5,7 @@
 All contenders continue the same prompts one after the other, in a new random order for every prompt, so that a
 drifting machine treats all alike. Where a rival has settings, the fastest one competes, and it is chosen on prompts
 that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; without it
-the pair's own prompts are used. With --json every prompt's runs are stored next to that file as they come, so that a
-stopped comparison can be resumed.
+the pair's own prompts are used.
 
 Where it can, c2t competes a second time with its target in 8 bits, which is another model: its texts are compared with
 its own plain decoding.
@@ -59,7 +58,6 @@ from pipelines.bench.contenders import (
 )
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
-from pipelines.bench.runs import Runs
 from pipelines.options import Draft, PairName
 
 CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and new tokens of their texts
@@ -105,57 +103,32 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    field: Contenders,
-    name: str,
-    judged: Sequence[Batch],
-    others: Sequence[Batch],
-    task: Task,
-    runs: Runs,
-    report: Report,
+    field: Contenders, judged: Sequence[Batch], others: Sequence[Batch], task: Task, report: Report
 ) -> Comparison:
-    """Decode the judged batches of a set with every contender; settings are chosen on the others. What `runs` has of
-    the set is not run again. report(): counts calls."""
-    left = [number for number in range(len(judged)) if (name, number) not in runs.written]
-    choose = Chooser(others if left else (), task, report, runs.winners.get(name))
+    """Decode the judged batches of a set with every contender; settings are chosen on the others. report(): counts
+    calls."""
+    choose = partial(fastest, batches=others, task=task, report=report)
     base = choose(field.generate)
     best = [choose(rivals) for rivals in field.others.values()]
     for contender in field.ours:
         choose([contender])  # which warms it up
-    if name not in runs.winners:
-        runs.choose(name, [base, *best])
     order: list[Contender] = [*field.ours, *field.generate, *best]
-    for number in left:
-        written = {}
+    results = {rival.name: Result([rival.setting], []) for rival in order}
+    for number, batch in enumerate(judged):
         for contender in random.Random(number).sample(order, len(order)):
-            written[contender.name] = contender.write(*judged[number], task)
+            results[contender.name].written.append(contender.write(*batch, task))
             report()
-        runs.add(name, number, written)
-    batches = [runs.written[name, number] for number in range(len(judged))]
-    results = {rival.name: Result([rival.setting], [batch[rival.name] for batch in batches]) for rival in order}
     return Comparison(results, results[base.name])
 
 
-class Chooser(NamedTuple):
-    """Choice of the fastest contender on some batches, in tokens per second. winners: names and settings of the
-    fastest ones in a resumed run. Without batches nothing is decoded."""
-
-    batches: Sequence[Batch]
-    task: Task
-    report: Report
-    winners: Sequence[tuple[str, str]] | None = None
-
-    def __call__(self, rivals: Sequence[Contender]) -> Contender:
-        """Return the fastest one. All of them are warm then."""
-        speeds, brief = [], self.task._replace(max_new_tokens=min(CHOICE_TOKENS, self.task.max_new_tokens))
-        for rival in rivals:
-            if self.batches:
-                rival.write(*self.batches[0], self.task._replace(max_new_tokens=WARM_UP_TOKENS))
-            if self.winners is None and len(rivals) > 1:
-                speeds.append(speed([rival.write(*batch, brief) for batch in self.batches]))
-            self.report()
-        if self.winners is None:
-            return rivals[speeds.index(max(speeds))] if speeds else rivals[0]
-        return next((rival for rival in rivals if (rival.name, rival.setting) in self.winners), rivals[0])
+def fastest(rivals: Sequence[Contender], batches: Sequence[Batch], task: Task, report: Report) -> Contender:
+    """Return the one with the most tokens per second on these batches. All of them are warm then."""
+    speeds, brief = [], task._replace(max_new_tokens=min(CHOICE_TOKENS, task.max_new_tokens))
+    for rival in rivals:
+        rival.write(*batches[0], task._replace(max_new_tokens=WARM_UP_TOKENS))
+        speeds.append(speed([rival.write(*batch, brief) for batch in batches]) if len(rivals) > 1 else 0.0)
+        report()
+    return rivals[speeds.index(max(speeds))]
 
 
 def speed(written: Sequence[Written]) -> float:
@@ -295,7 +268,6 @@ def main(
         "programs": {PROGRAMS[program][0]: f"{program.PACKAGE} {program.VERSION}" for program in programs},
         "skipped": skipped,
     }
-    runs = Runs(json, {**configuration, "data": data, "sets": list(prompts_of)})
     comparisons: dict[str, Comparison] = {}
     with ExitStack() as running, progress_bar("decoding", "runs") as report:
         field = contenders(ours, Plain(), chosen, partial(how, ours), batch)
@@ -305,7 +277,7 @@ def main(
         field.generate[:] = [loop for loop in field.generate if loop.name not in skipped]
         for name in skipped:
             field.others.pop(name, None)
-        per_set, done = calls(field, -(-prompts // batch)), count(1 + sum(map(len, runs.written.values())))
+        per_set, done = calls(field, -(-prompts // batch)), count(1)
         for name, available in prompts_of.items():
 
             def advance(name: str = name) -> None:
@@ -313,7 +285,7 @@ def main(
 
             taken = spread(available, wanted)
             judged, others = (batches(loaded, part, batch, task) for part in (taken[:prompts], taken[prompts:]))
-            comparisons[name] = compare(field, name, judged, others, task, runs, advance)
+            comparisons[name] = compare(field, judged, others, task, advance)
     if len(comparisons) > 1:
         first, *rest = comparisons.values()
         comparisons[ALL] = sum(rest, first)
@@ -321,7 +293,6 @@ def main(
         rows = list(figures(comparison, temperature > 0))
         show(f"{name}: T = {temperature:g}, batch {batch}, {torch.get_num_threads()} threads", rows)
         append(json, "bench decoding", ({"set": name, **row} for row in rows), configuration)
-    runs.forget()
 
 
 def in_int8(pair: str, draft: str | None, policy: str | None, batch: int, temperature: float) -> list[Ours]:

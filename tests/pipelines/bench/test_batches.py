@@ -1,15 +1,12 @@
-"""Speeds over the batch size: settings chosen on other prompts, and runs that go on."""
-
-from pathlib import Path
+"""Speeds over the batch size: settings chosen on other prompts."""
 
 import pytest
 
 from c2t.models.loading.load import Pair
 from c2t.policies import Budget, Chain, Eagle2, Plain
-from c2t.storage.results import append_line, result_line
 from c2t.study.batches import BatchSettings, Entrant, grouped
 from pipelines.bench import batches
-from pipelines.bench.batches import FAMILIES, fastest, field_of, finished_sizes, judged
+from pipelines.bench.batches import FAMILIES, fastest, field_of, judged
 from tests.every_policy import toy_costs
 from tests.rounding import figure
 from tests.small_pair import TURNS
@@ -45,15 +42,3 @@ def test_every_named_setting_is_a_policy(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(batches, "classifier", lambda *_: toy_classifier())
     found = field_of(type("Named", (), {"name": "x"}), lambda policy: toy_costs(policy.levels))
     assert {name: len(each) for name, each in found.items()} == {name: len(each) for name, each in FAMILIES.items()}
-
-
-def test_batch_sizes_in_the_file_are_not_run_again(tmp_path: Path) -> None:
-    file, about = tmp_path / "lines.jsonl", {"pair": "tiny"}
-    assert finished_sizes(None, "c", about) == finished_sizes(file, "c", about) == set()
-    for batch, names in ((1, list(FAMILIES)), (4, list(FAMILIES)[:-1])):
-        for name in names:
-            append_line(file, result_line("c", {"batch": batch, "contender": name}, about))
-    with file.open("a") as torn:
-        torn.write('{"command": "c", "figu')
-    assert finished_sizes(file, "c", about) == {1}
-    assert finished_sizes(file, "c", {"pair": "other"}) == finished_sizes(file, "d", about) == set()

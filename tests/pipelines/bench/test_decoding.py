@@ -16,7 +16,6 @@ from c2t.sampling import Sampling
 from pipelines.bench.__main__ import app
 from pipelines.bench.contenders import Contenders, Task, Written
 from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures, in_int8
-from pipelines.bench.runs import ENDING, Runs
 from tests.rounding import figure
 
 TREE = "eagle2:N=6,levels=2,K=3"
@@ -89,7 +88,7 @@ def test_settings_are_chosen_on_prompts_that_are_not_judged() -> None:
     field = Contenders([plain], loops, {"lookup": rivals})
     judged, others = ([Batch([[1]], [number]) for number in numbers] for numbers in ([0, 1], [2]))
     told: list[None] = []
-    found = compare(field, "a set", judged, others, TASK, Runs(None, {}), lambda: told.append(None))
+    found = compare(field, judged, others, TASK, lambda: told.append(None))
     assert len(told) == calls(field, len(judged))
     assert found.results["lookup"].settings == ["fast"]
     assert found.base is found.results["transformers, float32"]
@@ -98,61 +97,11 @@ def test_settings_are_chosen_on_prompts_that_are_not_judged() -> None:
     assert set(plain.asked[:1]) == {2}  # the warm-up
 
 
-class Stopped(Exception):
-    """What stops a comparison in these tests."""
-
-
-def race(place: Path, tells: int = 1000) -> tuple[Comparison, list[Recorded]]:
-    """Compare on two prompts with runs kept at a place, and stop after so many calls."""
-    everyone = [Recorded("c2t, plain", "", 1.0), Recorded("transformers, float32", "", 2.0)]
-    everyone += [Recorded("lookup", "slow", 3.0), Recorded("lookup", "fast", 0.5)]
-    plain, loop, *rivals = everyone
-    left = iter(range(tells))
-
-    def tell() -> None:
-        if next(left, None) is None:
-            raise Stopped
-
-    judged, others = ([Batch([[1]], [number]) for number in numbers] for numbers in ([0, 1], [2]))
-    field = Contenders([plain], [loop], {"lookup": rivals})
-    return compare(field, "a set", judged, others, TASK, Runs(place, {"prompts": 2}), tell), everyone
-
-
-def test_a_stopped_comparison_goes_on(tmp_path: Path) -> None:
-    place, file = tmp_path / "lines", tmp_path / f"lines{ENDING}"
-    whole, asked = race(tmp_path / "another")
-    with pytest.raises(Stopped):
-        race(place, tells=len(asked) + 4)  # the warm-ups, the first prompt, and one of the three on the second
-    assert len(file.read_text().splitlines()) == 3
-    with file.open("a") as end:
-        end.write('{"torn')
-    found, asked = race(place)
-    assert found == whole
-    numbers = {(one.name, one.setting): set(one.asked) for one in asked}
-    # 2 is the prompt that warms up. The first prompt is not decoded again, and the slower setting is not judged.
-    assert numbers.pop(("lookup", "slow")) == {2}
-    assert set(map(frozenset, numbers.values())) == {frozenset({1, 2})}
-    assert race(place)[0] == whole  # the torn line stays in the middle
-    assert [one.asked for one in race(place)[1]] == [[]] * 4  # where all is known nothing is decoded
-
-
-def test_other_settings_are_refused(tmp_path: Path) -> None:
-    place = tmp_path / "lines"
-    Runs(place, {"prompts": 2, "batch": 1, "data": tmp_path})
-    Runs(place, {"prompts": 2, "batch": 1, "data": tmp_path})
-    with pytest.raises(InputError, match=r"had other settings \(prompts\): run with those, or delete .*runs\.tmp to"):
-        Runs(place, {"prompts": 3, "batch": 1, "data": tmp_path})
-    (tmp_path / f"lines{ENDING}").write_text('{"torn')
-    with pytest.raises(InputError, match=r"line 1: .*delete .*runs\.tmp to start again"):
-        Runs(place, {"prompts": 2})
-
-
 def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
     skip = ["--skip", "transformers, early exit", "--skip", "transformers, prompt lookup"]
     found = lines(out, "--prompts", "1", *skip, "--skip", "transformers, bfloat16")
     assert sorted(found) == ["c2t, plain", "c2t, tree", "transformers, float32"]
-    assert list(tmp_path.glob("lines*")) == [out]  # a comparison that has ended keeps no runs
     done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--skip", "early exit"])
     assert isinstance(done.exception, InputError)
     assert "--skip 'early exit' is none of: c2t in int8; transformers, prompt lookup; " in str(done.exception)
