@@ -1,4 +1,4 @@
-"""Build the embedded pair or one of its relatives from Python sources, or the heads of smollm2 from its own texts.
+"""Build the embedded pair or one of its relatives from their corpus, or the heads of smollm2 from its own texts.
 
     python -m pipelines.pair tiny|tiny-small|tiny-qwen [--stage NAME]
     python -m pipelines.pair smollm2 --data FOLDER [--stage NAME]

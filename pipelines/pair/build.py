@@ -1,4 +1,4 @@
-"""Build the embedded pairs from Python sources, stage by stage; a finished stage is skipped, a stopped one resumes."""
+"""Build the embedded pairs from their corpus, stage by stage; a finished stage is skipped, a stopped one resumes."""
 
 import dataclasses
 import functools
@@ -20,7 +20,6 @@ from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.loading.eagle_checkpoint import load_head
 from pipelines.pair import corpus
 from pipelines.pair.card import log, write_card
-from pipelines.pair.prompts import write_prompts
 from pipelines.pair.recipes import HEADS, ROOT, SEPARATOR, PairRecipe
 from pipelines.pair.report import report, table
 from pipelines.pair.target_texts import write_texts
@@ -47,9 +46,12 @@ BLOCKS = "heads."  # a Medusa-style head's own weights, which begin as the ident
 def stored_target(recipe: PairRecipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the target as the runtime does: the stored bf16 weights, computing in float32."""
     target = AutoModelForCausalLM.from_pretrained(recipe.out / "target", dtype=torch.float32, trust_remote_code=False)
-    return target.eval().requires_grad_(False), AutoTokenizer.from_pretrained(
-        recipe.out / "target", trust_remote_code=False
-    )
+    return target.eval().requires_grad_(False), tokenizer_of(recipe)
+
+
+def tokenizer_of(recipe: PairRecipe) -> PreTrainedTokenizerBase:
+    """Load the stored tokenizer."""
+    return AutoTokenizer.from_pretrained(recipe.out / "target", trust_remote_code=False)
 
 
 def documents_of(recipe: PairRecipe) -> list[corpus.Document]:
@@ -89,28 +91,26 @@ def summary(run: Progress, settings: Any) -> dict:
 
 
 def corpus_stage(recipe: PairRecipe, minutes: float | None) -> dict:
-    """Freeze the corpus if it is not there; return its hash and size."""
-    if not CORPUS.exists():
-        corpus.freeze(CORPUS)
+    """Return the corpus's hash and size."""
     return {"sha256": hashlib.sha256(CORPUS.read_bytes()).hexdigest(), "documents": len(documents_of(recipe))}
 
 
 def tokenizer_stage(recipe: PairRecipe, minutes: float | None) -> dict:
-    """Train the tokenizer, and write the prompts of the embedded pair."""
+    """Train the tokenizer."""
     documents = documents_of(recipe)
     save_tokenizer((d.text for d in documents if d.trained), recipe.out / "target", recipe.vocabulary)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target", trust_remote_code=False)
+    tokenizer = tokenizer_of(recipe)
     count = {"trained": 0, "heldout": 0}
     for document in documents:
         count["trained" if document.trained else "heldout"] += len(tokenizer(document.text, verbose=False).input_ids)
-    return {"tokens": count} | ({"prompts": write_prompts(documents, tokenizer, PROMPTS)} if recipe.embedded else {})
+    return {"tokens": count}
 
 
 def target_stage(recipe: PairRecipe, minutes: float | None) -> dict:
     """Train the target."""
     torch.manual_seed(SEED)
     settings = LMSettings(minutes=minutes, seed=SEED)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target", trust_remote_code=False)
+    tokenizer = tokenizer_of(recipe)
     train = Packing(encoded(recipe, tokenizer, lambda d: d.trained), settings)
     held = Packing(encoded(recipe, tokenizer, lambda d: not d.trained), settings)
     run = train_lm(AutoModelForCausalLM.from_config(recipe.target), train, held, recipe.build / "target")
@@ -161,7 +161,7 @@ def begin_from(name: str, head: Head, recipe: PairRecipe, target: PreTrainedMode
 def draft_lm_stage(recipe: PairRecipe, minutes: float | None) -> dict:
     """Train the draft that is a language model of its own."""
     torch.manual_seed(SEED)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.out / "target", trust_remote_code=False)
+    tokenizer = tokenizer_of(recipe)
     settings = LMSettings(minutes=minutes, seed=SEED, epochs=2, learning_rate=4e-3)
     texts = torch.load(recipe.build / "texts.pt", weights_only=True)
     train = Packing(encoded(recipe, tokenizer, lambda d: d.trained) + texts[:-HELD_BACK].tolist(), settings)

@@ -219,19 +219,15 @@ def write_bench(data: Path, out: Path) -> None:
         print(f"{name}: {len(prompts)} texts, {len(texts.ids)} positions", flush=True)
 
 
-def write_until(tokens: int, data: Path, out: Path, first: int = 0, part: int = 0, parts: int = 1) -> int:
-    """Write shards from number `first` on until the folder's shards have so many generated tokens; return how many
-    they have.
-
-    part, parts: of every `parts` shards this process writes number `part`; others write the rest.
-    """
+def write_until(tokens: int, data: Path, out: Path, first: int) -> None:
+    """Write shards from number `first` on until the folder's shards have so many generated tokens."""
     out.mkdir(parents=True, exist_ok=True)
-    if (total := count_written(out)) >= tokens:
-        return total
+    if count_written(out) >= tokens:
+        return
     target, tokenizer = load_target()
     pools, gone, allowed = questions(data)
     (out / "questions.json").write_text(json.dumps({"kept": {n: len(t) for n, t in pools.items()}, "gone": gone}))
-    for number in count(first + part, parts):
+    for number in count(first):
         path, shard = out / f"{number:05d}.safetensors", shard_of(number)
         if path.exists():
             continue
@@ -247,4 +243,4 @@ def write_until(tokens: int, data: Path, out: Path, first: int = 0, part: int = 
         total = count_written(out)
         print(f"{path.stem} {shard}: {written(path)} tokens, {seconds:.0f} s; {total} in all", flush=True)
         if total >= tokens:
-            return total
+            return
