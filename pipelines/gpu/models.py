@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cuda_graphs.draft import DraftGraph, StaticDraft
 from c2t.cuda_graphs.target import StaticTarget
+from c2t.kernels.features import FEATURES
 from c2t.kernels.level_plan import LevelPlan
+from c2t.kernels.network import Network
 from c2t.models.drafts.eagle import EagleHead
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.target.target import Target
@@ -110,6 +112,13 @@ def classifier_until(depth: int, device: torch.device) -> TreeClassifier:
     model.hidden.weight[0, 2] = 1  # the first unit is the depth
     model.output.weight[0, 0], model.output.bias[0] = -1, depth + 0.5
     return model.to(device)
+
+
+def random_network(device: torch.device, hidden: int = 48) -> Network:
+    """Return a random network of the paper's features."""
+    features = tuple(FEATURES[name] for name in ("joint_prob", "entropy", "depth"))
+    weights = torch.randn(hidden, 3), torch.randn(hidden), torch.randn(hidden) / 7, torch.zeros(1)
+    return Network(features, *(weight.to(device) for weight in weights))
 
 
 def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
