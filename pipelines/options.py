@@ -1,6 +1,5 @@
 """Options that several pipelines share. None stands for the default of the report."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -21,7 +20,6 @@ Limit = Annotated[
     int | None, typer.Option(help="Prompts to use, from all files and categories alike.", show_default=OF_REPORT)
 ]
 MaxNewTokens = Annotated[int | None, typer.Option(help="New tokens of each text.", show_default=OF_REPORT)]
-Prompts = Annotated[list[Path] | None, typer.Option(help="Prompt file (JSONL); repeat it for more.")]
 Seed = Annotated[int, typer.Option(help="Seed for sampling, also by the draft.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...", show_default="cuda if there is one")]
 Dtype = Annotated[

@@ -19,11 +19,10 @@ from c2t.verification.target_verifier import generate
 
 PLAIN, TREE, HIERARCHICAL = "c2t, plain", "c2t, tree", "c2t, hierarchical"
 INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"
-LOOKUP, EARLY_EXIT = "transformers, prompt lookup", "transformers, early exit"
+LOOKUP = "transformers, prompt lookup"
 DTYPES = ("float32", "bfloat16")
 HALF = f"transformers, {DTYPES[1]}"
 LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies in a round
-EXITS = (1 / 3, 2 / 3)  # share of the layers after which early exit drafts
 
 Ids = Sequence[Sequence[int]]
 
@@ -155,8 +154,8 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
     """Return what competes at a batch size. chosen: the policy to show; with hierarchical speculation also its trees
     alone. how(policy): its text.
 
-    transformers' prompt lookup and early exit generate one text at a time. No pair has an assistant, a smaller model
-    with the same tokenizer: early exit, in which the target's first layers draft, works without one.
+    transformers' prompt lookup generates one text at a time. No pair has an assistant, a smaller model with the same
+    tokenizer.
     """
     tree = tree_of(chosen)
     ours = [Ours(PLAIN, "", pair, plain), Ours(TREE, how(tree), pair, tree)]
@@ -166,18 +165,12 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
     loops = [Transformers(f"transformers, {name}", "", model) for name, model in models.items()]
     if batch > 1:
         return Contenders(ours, loops, {})
-    layers = pair.target.config.num_hidden_layers
     lookup = [
         Transformers(LOOKUP, f"{count} tokens, {name}", model, {"prompt_lookup_num_tokens": count})
         for name, model in models.items()
         for count in LOOKED_UP
     ]
-    early = [
-        Transformers(EARLY_EXIT, f"{exit} layers, {name}", model, {"assistant_early_exit": exit})
-        for name, model in models.items()
-        for exit in sorted({max(1, round(share * layers)) for share in EXITS})
-    ]
-    return Contenders(ours, loops, {LOOKUP: lookup, EARLY_EXIT: early})
+    return Contenders(ours, loops, {LOOKUP: lookup})
 
 
 def tree_of(policy: Policy) -> Policy:

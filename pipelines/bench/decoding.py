@@ -40,7 +40,6 @@ from c2t.verification.prompt_ids import check_length
 from pipelines import terminal
 from pipelines.bench import llama_cpp, upstream_eagle
 from pipelines.bench.contenders import (
-    EARLY_EXIT,
     HALF,
     INT8,
     INT8_PLAIN,
@@ -69,7 +68,7 @@ PROGRAMS = {
     llama_cpp: (llama_cpp.LLAMA_CPP, llama_cpp.LLAMA_CPP_LOOKUP),
     upstream_eagle: (upstream_eagle.UPSTREAM_EAGLE,),
 }
-OTHERS = (INT8, LOOKUP, EARLY_EXIT, HALF, *(name for names in PROGRAMS.values() for name in names))  # names for --skip
+OTHERS = (INT8, LOOKUP, HALF, *(name for names in PROGRAMS.values() for name in names))  # names for --skip
 Report = Callable[[], None]
 
 

@@ -42,9 +42,7 @@ Ray = Annotated[
     typer.Option(help="Make reports by Ray actors in the cluster at this address; local: by several processes here."),
 ]
 Workers = Annotated[int, typer.Option(help="Number of Ray actors, each of which makes one report at a time.")]
-Data = Annotated[
-    Path | None, typer.Option(help="Folder of data sets, each NAME/question.jsonl as EAGLE has them, instead of files.")
-]
+Data = Annotated[Path | None, typer.Option(help="Folder of data sets, each NAME/question.jsonl as EAGLE has them.")]
 Out = Annotated[Path | None, typer.Option(help="File to append result lines (JSON) to.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -58,7 +56,6 @@ def main(
     temperature: o.Temperature = None,
     limit: o.Limit = None,
     max_new_tokens: o.MaxNewTokens = None,
-    prompts: o.Prompts = None,
     data: Data = None,
     harvest_prompts: HarvestPrompts = None,
     harvest_limit: HarvestLimit = None,
@@ -84,7 +81,7 @@ def main(
         names = chosen(reports, pair)
         given = {
             **{"pair": pair, "draft": draft, "temperature": temperature, "limit": limit},
-            **{"max_new_tokens": max_new_tokens, "prompts": files(prompts, data), "seed": seed},
+            **{"max_new_tokens": max_new_tokens, "prompts": files(data), "seed": seed},
             **{"harvest_prompts": tuple(harvest_prompts or ()), "harvest_limit": harvest_limit},
             **{"harvest_tokens": harvest_tokens, "training": training, "device": device, "dtype": dtype},
             **{"same": same, "same_draft": same_draft, "other": other},
@@ -110,15 +107,11 @@ def main(
                 raise
 
 
-def files(prompts: list[Path] | None, data: Path | None) -> tuple[Path, ...]:
-    """Return the prompt files, given one by one or as a folder; InputError for both, and for a folder without any."""
-    if data is None:
-        return tuple(prompts or ())
-    if prompts:
-        raise InputError("--prompts and --data both name prompts: give one of them")
-    paths = tuple(sorted(data.glob("*/question.jsonl")))
-    if not paths:
-        raise InputError(f"{data} holds no data sets: give a folder with NAME/question.jsonl")
+def files(folder: Path | None) -> tuple[Path, ...]:
+    """Return the prompt files of a folder of data sets, none without one; InputError for a folder without any."""
+    paths = tuple(sorted(folder.glob("*/question.jsonl"))) if folder else ()
+    if folder and not paths:
+        raise InputError(f"{folder} holds no data sets: give a folder with NAME/question.jsonl")
     return paths
 
 

@@ -1,10 +1,7 @@
 """Features, settings and sizes of C2T's classifier: tables 1 and 6, figure 6 of C2T."""
 
-import csv
 import warnings
-from pathlib import Path
 
-from c2t.classifier import TreeClassifier
 from c2t.policies import C2T, Eagle2
 from c2t.study.interval import Interval
 from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
@@ -102,21 +99,11 @@ def table6(study: Study) -> Report:
 HIDDEN = (2, 6, 12, 24, 36, 48)
 BY_SIZE = dict(zip(HIDDEN, (3.91, 3.97, 4.02, 4.03, 4.02, 4.02), strict=True))  # tau at beta = 0.5, gammas alike
 BETAS = (0.3, 0.5, 0.7)
-CURVES = ("loss", "recall", "theta")
-
-
-def history(classifier: TreeClassifier) -> dict[str, list[float]]:
-    """Return loss, and recall, theta and average precision on validation prompts, after each epoch of a trained
-    classifier."""
-    with (Path(classifier.name) / "metrics.csv").open() as file:
-        lines = [line for line in csv.DictReader(file) if line["recall"]]
-    return {name: [float(line[name]) for line in lines] for name in (*CURVES, "average_precision")}
 
 
 def figure6(study: Study) -> Report:
-    """C2T, figure 6: training of classifiers of several hidden sizes, and their effect in trees."""
+    """C2T, figure 6: classifiers of several hidden sizes, and their effect in trees."""
     classifiers = {hidden: study.classifier(hidden=hidden) for hidden in HIDDEN}
-    curves = {hidden: history(classifier) for hidden, classifier in classifiers.items()}
     points = {h: [study.count(C2T(classifier, beta)) for beta in BETAS] for h, classifier in classifiers.items()}
     goal = points[HIDDEN[-1]][BETAS.index(0.5)]
     ratios = {h: at_equal_tau(values, points[HIDDEN[-1]], goal) for h, values in points.items() if h != HIDDEN[-1]}
@@ -141,7 +128,6 @@ def figure6(study: Study) -> Report:
         rows,
         of_sizes(ratios),
         ["gamma at the same tau: over HS48's at its tau with beta = 0.5; metrics on validation prompts"],
-        {"epochs": {str(hidden): values for hidden, values in curves.items()}},
     )
 
 

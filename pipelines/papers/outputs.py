@@ -65,13 +65,13 @@ def figure9(study: Study) -> Report:
     correlations = [float(np.corrcoef(x, output)[0, 1]) for x in (p, h, d)]
     return Report(
         f"C2T, figure 9: output before the sigmoid, {output.min():.2f} to {output.max():.2f} on {POINTS} random points",
-        ["feature", "share of the variance share alone", "correlation with the output"],
+        ["feature", "share of the variance explained alone", "correlation with the output"],
         [[name, share, correlation] for (name, share), correlation in zip(share.items(), correlations, strict=True)],
         [
             fact(
                 "the joint probability has the greatest impact",
                 share["P"] > max(share["H"], share["d"]),
-                f"share of the variance share by P {share['P']:.3f}, H {share['H']:.3f}, d {share['d']:.3f}",
+                f"share of the variance explained by P {share['P']:.3f}, H {share['H']:.3f}, d {share['d']:.3f}",
             )
         ],
         ["sampled evenly, as in the paper; in trees few of these mixtures occur (a large P with a large H cannot)"],

@@ -189,13 +189,10 @@ class Study:
         with alone(folder), progress_bar("harvest", "texts") as report:
             return harvesting.harvest(self.pair, prompts, folder, wanted, resume=True, progress=report)
 
-    def classifier(self, features: Sequence[str] = (P, H, D), training: str | None = None, **changes: Any):
-        """Return a classifier trained on the harvest, or the one trained before with the same settings on the same
-        rows.
-
-        training: one of TRAINING. changes: changed settings of it.
-        """
-        base = TRAINING[training or self.settings.training]
+    def classifier(self, features: Sequence[str] = (P, H, D), **changes: Any) -> TreeClassifier:
+        """Return a classifier trained on the harvest, with `changes` to the study's settings of classifiers, or the one
+        trained before in the same way."""
+        base = TRAINING[self.settings.training]
         return self.trained(replace(base, features=tuple(features), **changes), self.harvest())
 
     def finetuned(self, source: TreeClassifier, fraction: float = 0.1) -> TreeClassifier:

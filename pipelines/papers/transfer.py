@@ -10,7 +10,6 @@ from c2t.policies import C2T, Chain, Eagle2
 from c2t.study.interval import Interval
 from c2t.training.data import NodeData, TrainSettings
 from c2t.training.metrics import ClassifierMetrics, evaluate
-from pipelines.papers.features import history
 from pipelines.papers.report import Quoted, Report, Reproduction, Row, of_policies
 from pipelines.papers.study import Counted, Study, available, nearest, relative
 from pipelines.papers.verdicts import Conclusion, above, all_of, apart, at_equal_tau, below, fact
@@ -168,7 +167,7 @@ def _at_equal_tau(method: str, counts: list[Counted], goal: Counted) -> Row:
 FRACTION = 0.1
 BETAS = (0.7, 0.5, 0.3)
 HALF = BETAS.index(0.5)
-BEFORE, AFTER, SCRATCH = "transferred", "fine-tuned", "from scratch"
+BEFORE, AFTER = "transferred", "fine-tuned"
 
 
 def judged(classifier: TreeClassifier, study: Study) -> ClassifierMetrics:
@@ -180,36 +179,29 @@ def judged(classifier: TreeClassifier, study: Study) -> ClassifierMetrics:
 
 
 def figure7(study: Study) -> Report:
-    """C2T, figure 7: fine-tuning on 10 % of another pair's nodes (--same), against training from scratch on them."""
+    """C2T, figure 7: fine-tuning on 10 % of another pair's nodes (--same)."""
     source = study.classifier()
     other = relative(study, study.settings.same, study.settings.same_draft)
-    made = {BEFORE: source, AFTER: other.finetuned(source, FRACTION), SCRATCH: other.classifier(fraction=FRACTION)}
+    made = {BEFORE: source, AFTER: other.finetuned(source, FRACTION)}
     metrics = {name: judged(classifier, other) for name, classifier in made.items()}
-    epochs = {name: history(made[name]) for name in (AFTER, SCRATCH)}
     points = {name: [other.count(C2T(classifier, beta)) for beta in BETAS] for name, classifier in made.items()}
     rows = [
         [name, *metrics[name], *(value for counted in counts for value in (counted.tau, counted.verified_tokens))]
         for name, counts in points.items()
     ]
+    columns = ["classifier", "recall", "theta", "average precision"]
     return Report(
         f"C2T, figure 7: from {study.settings.pair} to {other.title}, {FRACTION:.0%} of its nodes",
-        [
-            "classifier",
-            "recall",
-            "theta",
-            "average precision",
-            *(f"{x} {b:g}" for b in BETAS for x in ("tau", "gamma")),
-        ],
+        [*columns, *(f"{x} {b:g}" for b in BETAS for x in ("tau", "gamma"))],
         rows,
         of_finetuning(metrics, points),
-        ["metrics on validation prompts of the other pair; epoch 0 is the classifier as transferred"],
-        {"epochs": epochs},
+        ["metrics on validation prompts of the other pair"],
     )
 
 
 def of_finetuning(metrics: dict[str, ClassifierMetrics], points: dict[str, list[Counted]]) -> list[Conclusion]:
     """Judge appendix B.4's statements."""
-    before, after, scratch = (metrics[name] for name in (BEFORE, AFTER, SCRATCH))
+    before, after = (metrics[name] for name in (BEFORE, AFTER))
     ratio = at_equal_tau(points[AFTER], points[BEFORE], points[BEFORE][HALF])
     what = "gamma after over before, at the tau of beta = 0.5 before"
     gammas = [points[name][HALF].total.gamma for name in (BEFORE, AFTER)]
@@ -229,11 +221,6 @@ def of_finetuning(metrics: dict[str, ClassifierMetrics], points: dict[str, list[
             "the fine-tuned classifier needs a larger beta",
             gammas[1] > gammas[0],
             f"gamma a round at beta = 0.5: {gammas[0]:.1f} before, {gammas[1]:.1f} after",
-        ),
-        fact(
-            "(not in the paper) it is better than one trained from scratch on the same nodes",
-            after.average_precision > scratch.average_precision,
-            f"average precision {after.average_precision:.3f} and {scratch.average_precision:.3f}",
         ),
     ]
 

@@ -45,7 +45,7 @@ def block_states(head: BlockHead, rows: Rows, roots: Int[Tensor, "B A"]) -> Floa
 
 
 def seen(roots: Int[Tensor, "B A"], length: int, size: int) -> Bool[Tensor, "B n t"]:
-    """Return what each token of the blocks sees: the text before its root, and its block block."""
+    """Return what each token of the blocks sees: the text before its root, and its own block."""
     number = torch.arange(roots.shape[1], device=roots.device).repeat_interleave(size)
     text = torch.arange(length, device=roots.device) < roots[:, number, None]
     block = (number[:, None] == number).expand(len(roots), -1, -1)

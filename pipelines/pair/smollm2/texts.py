@@ -28,7 +28,7 @@ BATCH = 64
 # Invented turns are nearest to what people ask, and have no end.
 SOURCES = ("gsm8k", "invented", "code", "instructions", "invented")
 # From this shard on: each instruction had been answered several times, and the head knew sums better than talk. Code
-# keeps its place among as many, so that no greedy task is prompts twice.
+# keeps its place among as many, so that no greedy task is asked twice.
 LATER, LATER_SOURCES = 436, ("invented", "invented", "code", "invented", "invented")
 TEMPERATURES = (0.0, 0.7, 1.0)
 QUESTION_TOKENS = 256  # at most, template included

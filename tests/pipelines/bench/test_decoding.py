@@ -41,7 +41,6 @@ def test_all_write_the_same_text(home: Path, tmp_path: Path) -> None:
         "c2t, tree",
         "transformers, float32",
         "transformers, prompt lookup",
-        "transformers, early exit",
     ]
     assert sorted(found) == sorted([*same, "transformers, bfloat16"])
     assert {found["c2t, tree"]["equal_to_plain"], found["transformers, float32"]["equal_to_plain"]} == {1.0}
@@ -99,12 +98,11 @@ def test_settings_are_chosen_on_prompts_that_are_not_judged() -> None:
 
 def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
-    skip = ["--skip", "transformers, early exit", "--skip", "transformers, prompt lookup"]
-    found = lines(out, "--prompts", "1", *skip, "--skip", "transformers, bfloat16")
+    found = lines(out, "--prompts", "1", "--skip", "transformers, prompt lookup", "--skip", "transformers, bfloat16")
     assert sorted(found) == ["c2t, plain", "c2t, tree", "transformers, float32"]
-    done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--skip", "early exit"])
+    done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--skip", "lookup"])
     assert isinstance(done.exception, InputError)
-    assert "--skip 'early exit' is none of: c2t in int8; transformers, prompt lookup; " in str(done.exception)
+    assert "--skip 'lookup' is none of: c2t in int8; transformers, prompt lookup; " in str(done.exception)
     half = ["--skip", "transformers, bfloat16", "--batch", "2"]
     refused = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, *half])
     assert isinstance(refused.exception, InputError)

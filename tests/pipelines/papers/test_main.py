@@ -75,9 +75,11 @@ def test_what_is_not_said_is_the_reports_own(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(study, "study", seen)
     monkeypatch.setitem(REPORTS, "mine", Reproduction(lambda study: None, {"limit": 5, "draft": "mtp"}))
-    assert called("mine", "--draft", "lm", "--prompts", "a.jsonl", "--prompts", "b.jsonl").exit_code == 2
+    assert (
+        called("mine", "--draft", "lm", "--harvest-prompts", "a.jsonl", "--harvest-prompts", "b.jsonl").exit_code == 2
+    )
     assert (given["limit"], given["draft"]) == (5, "lm")
-    assert [path.name for path in given["prompts"]] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in given["harvest_prompts"]] == ["a.jsonl", "b.jsonl"]
     assert "temperature" not in given
 
 
@@ -106,7 +108,6 @@ def test_all_is_what_the_pair_can_be_given(here: Path) -> None:
     ("words", "said"),
     [
         (["table1", "--data", "."], ". holds no data sets: give a folder with NAME/question.jsonl"),
-        (["table1", "--data", ".", "--prompts", "a.jsonl"], "--prompts and --data both name prompts"),
         (["table99"], "no report is called 'table99'; known: table1, "),
         (["table1", "--pair", "nothing"], "no target is called 'nothing'"),
     ],

@@ -47,7 +47,7 @@ def test_a_harvest_is_made_once_and_a_classifier_once_per_settings(study: paper.
     first = study.classifier()
     assert study.classifier() is first
     assert study.classifier(("entropy", "depth")).config.features == ("entropy", "depth")
-    assert study.classifier(training="committed").config.negatives == 20
+    assert study.classifier(negatives=20).config.negatives == 20
     places = sorted(path.name for path in harvest.folder.parents[2].glob("checkpoints/local/papers/*"))
     assert len(places) == 3
     again = paper.study(**SMALL)
