@@ -178,16 +178,13 @@ def main(arguments: list[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tiny", action="store_true")
     options.add_argument("--texts", metavar="PAIR", help="write whole texts with this pair instead")
-    options.add_argument("--dtype", choices=("float32", "bfloat16"), help="--texts in this dtype only")
     options.add_argument("--out", type=Path, help="folder for gpu.jsonl (default: nothing is written)")
     given = options.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not given.tiny:
         options.error("the report needs a CUDA device; --tiny runs anywhere")
     if given.texts:
-        sizes = TINY_TEXTS if given.tiny else TEXTS
-        sizes = [size for size in sizes if given.dtype in (None, str(size.dtype)[6:])]
-        write_texts(given.texts, device, sizes, given.out)
+        write_texts(given.texts, device, TINY_TEXTS if given.tiny else TEXTS, given.out)
         return
     shapes = TINY if given.tiny else FULL
     print(f"{hardware()}, shapes of {shapes.name}, {shapes.dtype}")

@@ -35,7 +35,6 @@ def main(
     minutes: Annotated[
         float | None, typer.Option(help="Time limit of each training; schedules fit into it. Not for smollm2.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     data: Annotated[
         Path | None, typer.Option(help=f"{ONLY_SMOLLM2}folder of train/, mt_bench/, humaneval/ and gsm8k/.")
     ] = None,
@@ -49,8 +48,6 @@ def main(
         Literal["cpu", "cuda"] | None, typer.Option(help=f"{ONLY_SMOLLM2}where heads learn.", show_default="cpu")
     ] = None,
 ) -> None:
-    if threads:
-        torch.set_num_threads(threads)
     stages = smollm2.STAGES if pair == "smollm2" else STAGES
     if stage not in (*stages, "all"):
         raise InputError(f"{pair.value} has no stage {stage.value}; it has {', '.join(stages)}")

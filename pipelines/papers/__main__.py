@@ -4,8 +4,8 @@
     python -m pipelines.papers all --pair smollm2 --data FOLDER --limit 40 --temperature 0 --out FILE
 
 `all` stands for all that the pair allows. A report that FILE has with the same settings is not made again, so a stopped
-command can be resumed. Names say the paper: `table1` and `figure4` are C2T's (`c2t-table1` is the same),
-`eagle2-` stands before EAGLE-2's. Without a name: the list of reports.
+command can be resumed. `table1` and `figure4` are C2T's, `eagle2-` stands before EAGLE-2's. Without a name: the list of
+reports.
 """
 
 from pathlib import Path

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from c2t.records.reader import read_columns
+from c2t.study.interval import Interval
 from pipelines.papers.report import Report, Reproduction, rounds_of
 from pipelines.papers.study import Study
-from pipelines.papers.verdicts import Conclusion, above, below, fact, mean_with_error
+from pipelines.papers.verdicts import Conclusion, above, below, fact
 
 RANKS = 20
 BANDS = ("0-1", "1-2", "2-3", "3-4", "4-5", "5-6", "> 6")  # nats
@@ -113,7 +114,8 @@ def _bias(statement: str, sums: Cells, bands: slice, judge: Callable[..., Conclu
     what = f"mean of probability - acceptance of rank 1 at entropy {' and '.join(BANDS[bands])}"
     if sums.nodes[bands, 0].sum() < ENOUGH:
         return fact(statement, None, f"{what}: fewer than {ENOUGH} distributions")
-    return judge(statement, what, mean_with_error(*sums.best(bands)), 0)
+    mean, error = sums.best(bands)
+    return judge(statement, what, Interval(mean, mean - 1.96 * error, mean + 1.96 * error), 0)
 
 
 BINS = 20

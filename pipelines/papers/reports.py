@@ -26,19 +26,13 @@ REPORTS: dict[str, Reproduction] = {name: report for topic in TOPICS for name, r
 Done = Mapping[str, Sequence[Mapping[str, Any]]]  # name -> configurations that it is made of already
 
 
-def report_name(name: str) -> str:
-    """Return the name of a report; InputError for an unknown one."""
-    short = name.removeprefix("c2t-")
-    if short not in REPORTS:
-        raise InputError(f"no report is called {name!r}; known: {', '.join(REPORTS)}")
-    return short
-
-
 def chosen(names: Sequence[str], pair: str) -> dict[str, dict[str, Any]]:
     """Return name -> further settings of these reports; `all` stands for all that the pair can be given. InputError for
     an unknown name."""
     if list(names) != [ALL]:
-        return {report_name(name): {} for name in names}
+        if unknown := [name for name in names if name not in REPORTS]:
+            raise InputError(f"no report is called {unknown[0]!r}; known: {', '.join(REPORTS)}")
+        return {name: {} for name in names}
     if checkpoints.find(pair, "draft_lm"):
         return {name: {} for name in REPORTS}
     return OF_HEADS | {"figure7": {"same": pair, **OF_HEADS["figure7"]}}

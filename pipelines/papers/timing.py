@@ -105,7 +105,7 @@ REPEATS = 15
 STEP = 1.1  # a rise from one token to the next that counts as a step: more than clocks vary by
 
 
-def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
+def figure5(study: Study) -> Report:
     """C2T, figure 5: what verification takes over the number of tokens, and what EAGLE-2 and C2T take at the same tau.
 
     First forwards of the target over trees of many sizes; then prompts decoded for real, one at a time, with all
@@ -113,8 +113,7 @@ def figure5(study: Study, clock: Callable[[], float] | None = None) -> Report:
     """
     policies = {f"EAGLE-2 N={size}": Eagle2(K, LEVELS, size) for size in SIZES}
     policies |= {f"C2T beta={beta:g}": C2T(study.classifier(), beta, K, K, LEVELS) for beta in BETAS}
-    with steady_clock(study.pair.target.device) as steady:
-        clock = clock or steady
+    with steady_clock(study.pair.target.device) as clock:
         forwards = Forwards(ForwardTimer(study.pair, study.texts(LEVELS)[0], clock), drafted=())
         for _ in range(REPEATS):
             forwards.time()

@@ -56,11 +56,6 @@ def gamma_ratio(first: Counted, second: Counted) -> Interval:
     return ratio
 
 
-def mean_with_error(mean: float, error: float) -> Interval:
-    """Return the interval of a mean of independent values with this standard error."""
-    return Interval(mean, mean - 1.96 * error, mean + 1.96 * error)
-
-
 def at_equal_tau(subject: Sequence[Counted], rival: Sequence[Counted], goal: Counted) -> Interval:
     """Return gamma of the subject's front over the rival's, both at the tau of `goal` (in every resample its own)."""
     split = len(subject)

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from c2t.models.drafts.eagle3 import default_taps
 from c2t.models.target.default_dtype import default_dtype
 from c2t.models.target.gguf_target import END, install
-from c2t.models.target.target import Target, TargetSession
+from c2t.models.target.target import Target
 from c2t.storage import paths
 from c2t.verification.target_verifier import pad
 from pipelines.pair.smollm2.questions import BENCH, BenchFilter, first_turns, questions
@@ -69,28 +69,15 @@ def sample(logits: Float[Tensor, "B V"], temperature: float) -> Int[Tensor, " B"
     return token[:, 0].clamp(max=below.shape[1] - 1)
 
 
-class ReadPrompts(NamedTuple):
-    """Prompts that were read: the session that holds them, and the states and taps of each."""
-
-    session: TargetSession
-    features: list[list[Tensor]]
-    taps: list[list[Tensor]]
-
-
-def read(target: Target, prompts: list[list[int]]) -> ReadPrompts:
-    """Read the prompts."""
-    session = target.session()
-    tokens, lengths = pad(prompts, target.device)
-    parts = ([row[:n] for row, n in zip(states, lengths, strict=True)] for states in session.read(tokens, lengths))
-    return ReadPrompts(session, *([[row] for row in states] for states in parts))
-
-
 @torch.inference_mode()
 def write(target: Target, prompts: list[list[int]], temperature: float, longest: int, few: int) -> Texts:
     """Let the target continue each of `prompts` until it ends the turn, `longest` tokens are generated, or at most
     `few` of the texts are unfinished. States are of all positions but each text's last one, whose are zero."""
-    session, features, tapped = read(target, prompts)
-    lengths = session.lengths.clone()
+    session = target.session()
+    tokens, lengths = pad(prompts, target.device)
+    features, tapped = (
+        [[row[:n]] for row, n in zip(states, lengths, strict=True)] for states in session.read(tokens, lengths)
+    )
     texts = [list(ids) for ids in prompts]
     rows = torch.arange(len(prompts))  # the texts that are unfinished
     last = torch.stack([states[0][-1] for states in features])
@@ -111,7 +98,7 @@ def write(target: Target, prompts: list[list[int]], temperature: float, longest:
     return Texts(
         torch.tensor([token for ids in texts for token in ids]),
         torch.tensor([len(ids) for ids in texts]),
-        lengths,
+        torch.tensor([len(ids) for ids in prompts]),
         joined(features),
         joined(tapped),
     )

@@ -37,7 +37,7 @@ def test_without_a_name_every_report_is_listed() -> None:
 @pytest.mark.slow
 def test_reports_go_to_result_lines(here: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "lines.jsonl"
-    done = called("c2t-table6", "figure9", *FEW, "--out", str(out))
+    done = called("table6", "figure9", *FEW, "--out", str(out))
     assert done.exit_code == 0, done.output
     assert "C2T, table 6" in done.stdout
     table, figure = map(json.loads, out.read_text().splitlines())
