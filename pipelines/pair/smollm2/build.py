@@ -17,13 +17,11 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from c2t.errors import InputError
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.eagle3 import Eagle3Head
-from c2t.models.drafts.heads import PARTS
 from c2t.models.loading.eagle_checkpoint import load_head
 from c2t.models.target.gguf_target import install
 from c2t.models.wrappers import pmi_bigrams
 from c2t.storage import paths
 from pipelines.pair.smollm2 import earlier, rounds
-from pipelines.pair.smollm2.block import new_block, train_block
 from pipelines.pair.smollm2.card import write_card
 from pipelines.pair.smollm2.fit import count_pairs, train_fit
 from pipelines.pair.smollm2.heads import HEADS, Given, new_eagle
@@ -157,16 +155,6 @@ def fit_stage(setup: Setup) -> None:
         count_pairs(source, embedding.num_embeddings).save(out)
 
 
-def block_stage(setup: Setup) -> None:
-    """Train a block drafter, and count the pairs that condition it without training."""
-    source, out = setup.work / "texts", setup.out / PARTS["block"]
-    target, tokens = read_target(rounds.training_texts(source))
-    lm_head = target.lm_head.weight[tokens].to(setup.device)
-    head = train_block(new_block(target).to(setup.device), lm_head, source, setup.work / out.name)
-    save_draft(head, out, tokens)
-    count_pairs(source, target.config.vocab_size).save(out)
-
-
 def card_stage(setup: Setup) -> None:
     """Write the card of the heads that are there."""
     write_card(setup.out, setup.work)
@@ -177,6 +165,5 @@ STAGES: dict[str, Callable[[Setup], None]] = {
     "bench": bench_stage,
     **{name: partial(head_stage, name) for name in HEADS},
     "fit": fit_stage,
-    "block": block_stage,
     "card": card_stage,
 }

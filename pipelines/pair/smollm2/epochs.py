@@ -22,10 +22,9 @@ def train_epochs(
     source: Path,
     folder: Path,
     device: torch.device,
-    inputs: str = "features",
 ) -> None:
     """Train a model on the texts that are there now, answers only; go on from the folder's checkpoint. losses: of a
-    batch, the one to minimise first, and further figures for the log. inputs: "features" or "taps"."""
+    batch, the one to minimise first, and further figures for the log."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     run = Progress(model, [optimiser], folder, CHECKPOINT)
@@ -38,7 +37,7 @@ def train_epochs(
         left = 2 * (1 - run.step / steps)  # the rate falls over the second half
         run.set_rate(learning_rate := LEARNING_RATE * min(1.0, (run.step + 1) / WARMUP, left))
         torch.manual_seed(run.step)
-        rows = rows_of(batches.pop(), inputs, questions=False).to(device)
+        rows = rows_of(batches.pop(), "features", questions=False).to(device)
         with compute(device):
             figures = losses(rows)
         next(iter(figures.values())).backward()

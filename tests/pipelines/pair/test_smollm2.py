@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.errors import InputError
-from c2t.models.drafts.block import BlockDraft
 from c2t.models.drafts.eagle import Head
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.target.gguf_target import END
@@ -22,7 +21,7 @@ from c2t.models.wrappers import pmi_bigrams
 from c2t.models.wrappers.path_correction import PathCorrection
 from c2t.models.wrappers.pmi_bigrams import PmiBigrams
 from pipelines.pair import train_head
-from pipelines.pair.smollm2 import block, build, earlier, fit, heads, losses, rounds, shards, texts
+from pipelines.pair.smollm2 import build, earlier, fit, heads, losses, rounds, shards, texts
 from pipelines.pair.smollm2.questions import RUN, BenchFilter, code_tasks, functions
 from tests.rounding import assert_same_sums
 
@@ -498,49 +497,6 @@ def test_a_fit_learns_what_the_marginals_leave_out(
     assert dict(zip(counted.pairs.tolist(), counted.counts.tolist(), strict=True)) == {
         first * 48 + second: count for (first, second), count in pairs.items()
     }
-
-
-@pytest.mark.slow
-def test_a_block_drafter_learns_every_depth_and_is_written(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = learned_from(target, 96, tmp_path, monkeypatch)
-    monkeypatch.setattr(block, "EPOCHS", 10)
-    build.STAGES["block"](build.Setup(tmp_path, None, tmp_path, torch.device("cpu")))
-    head = load_head(tmp_path / "draft_block", loaded.model.embed_tokens)
-    rows = shards.rows_of(rounds.training_texts(tmp_path / "texts"), "taps", questions=False)
-    losses = []
-    for each in (head, block.new_block(loaded)):
-        torch.manual_seed(0)  # the same blocks
-        losses.append(block.block_losses(each, loaded.lm_head.weight[head.tokens], rows))
-    assert losses[0]["cross_entropy"] < 0.95 * losses[1]["cross_entropy"]
-    assert all(losses[0][name] > losses[1][name] for name in losses[0] if name.startswith("agreement"))
-    PmiBigrams.load(tmp_path / "draft_block", 48, torch.device("cpu"))
-
-
-@torch.no_grad()
-def test_a_block_in_training_is_that_of_drafting(target: Target) -> None:
-    """Each block sees the text before its root, whatever else is in the batch; a session computes the same."""
-    loaded = in_float32(target)
-    head = block.new_block(loaded)
-    written = texts.write(target, ASKED, 0.0, 12, 0)
-    parts = zip(
-        *(part.split(written.lengths.tolist()) for part in (written.ids, written.features, written.taps)), strict=True
-    )
-    rows = shards.rows_of(
-        [shards.Text(ids.int(), 2, after[:-1].float(), taps[:-1].float(), "code", 0.0) for ids, after, taps in parts],
-        "taps",
-        questions=False,
-    )
-    roots = torch.tensor([[1, 3, 5], [4, 6, 5], [2, 1, 3], [7, 2, 4]])
-    states = block.block_states(head, rows, roots)
-    for text, anchor in ((0, 1), (1, 2), (3, 0)):
-        root = int(roots[text, anchor])
-        session = BlockDraft(head, loaded.lm_head).session()
-        session.observe(
-            rows.ids[text : text + 1, : root + 1], rows.inputs[text : text + 1, :root], torch.tensor([root])
-        )
-        assert_same_sums(session._forward()[0], states[text, anchor])
 
 
 def test_a_stage_without_texts_or_data_says_what_is_missing(tmp_path: Path) -> None:
