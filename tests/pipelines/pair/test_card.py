@@ -25,25 +25,26 @@ def stages(build: Path) -> None:
         (build / f"{name}.json").write_text(json.dumps(record))
     for name in MODELS:
         (build / name).mkdir()
-        (build / name / "log.csv").write_text(
-            "step,seconds,loss,agreement\n50,9,3.0,0.1\n100,20,2.0,0.5\n50,10,2.5,0.2\n"
-        )
+        lines = "step,seconds,loss,agreement", "50,9,3.0,0.1", "100,20,2.0,0.5", "50,10,2.5,0.2"
+        (build / name / "log.csv").write_text("\n".join(lines) + "\n")
 
 
-def test_card_and_provenance_hold_the_figures(tmp_path: Path) -> None:
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """The folders of the stages' records and of the pair."""
     build, out = tmp_path / "build", tmp_path / "out"
     build.mkdir()
     out.mkdir()
+    return build, out
+
+
+def test_card_and_provenance_hold_the_figures(places: tuple[Path, Path]) -> None:
+    build, out = places
     stages(build)
     write_card(out, build, CORPUS)
     card = (out / "README.md").read_text()
-    for figure in (
-        "| 1,234 | 50 steps, 2 min |",
-        "feed",
-        "7,000 tokens",
-        "| code | known | 0.40 | 20 | 2.51 |",
-        "agreement 0.500",
-    ):
+    table = ("| 1,234 | 50 steps, 2 min |", "| code | known | 0.40 | 20 | 2.51 |")
+    for figure in (*table, "feed", "7,000 tokens", "agreement 0.500"):
         assert figure in card
     said = "The aim of 70% agreement is reached on doctest only (known, T = 0.4, `eagle`: code 0.62, "
     assert f"{said}doctest 0.72)" in " ".join(card.split())
@@ -58,10 +59,8 @@ def test_the_aim_is_told_where_it_is_reached(shares: tuple[float, float], where:
     assert f"is reached {where} (" in aim([line(*one) for one in zip(("code", "doctest"), shares, strict=True)])
 
 
-def test_the_committed_card_is_what_its_records_make(tmp_path: Path) -> None:
-    committed, build, out = CORPUS.parents[2] / "checkpoints" / "tiny", tmp_path / "build", tmp_path / "out"
-    build.mkdir()
-    out.mkdir()
+def test_the_committed_card_is_what_its_records_make(places: tuple[Path, Path]) -> None:
+    committed, (build, out) = CORPUS.parents[2] / "checkpoints" / "tiny", places
     for name, record in json.loads((committed / "provenance.json").read_text()).items():
         (build / f"{name}.json").write_text(json.dumps(record))
     (build / "sources.json").unlink()

@@ -14,17 +14,11 @@ def frozen() -> list[corpus.Document]:
 
 
 def test_files_belong_to_one_split_and_repeat_no_document(frozen: list[corpus.Document]) -> None:
+    """And every domain is trained on and held out."""
     splits = defaultdict(set)
     for document in frozen:
         splits[document.source].add(document.split)
     assert {split for found in splits.values() for split in found} == {split for split, _ in corpus.SPLITS}
     assert all(len(found) == 1 for found in splits.values())
     assert len({document.text for document in frozen}) == len(frozen)
-
-
-def test_every_domain_is_trained_on_and_held_out(frozen: list[corpus.Document]) -> None:
     assert {(d.domain, d.trained) for d in frozen} == {(d, t) for d in corpus.QUOTA for t in (True, False)}
-
-
-def test_shares_of_the_splits_sum_to_all() -> None:
-    assert sum(share for _, share in corpus.SPLITS) == 100

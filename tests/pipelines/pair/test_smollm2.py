@@ -135,6 +135,26 @@ def in_float32(target: Target) -> LlamaForCausalLM:
     return model
 
 
+@pytest.fixture
+def loaded(target: Target, monkeypatch: pytest.MonkeyPatch) -> LlamaForCausalLM:
+    """The target as the stages load it."""
+    model = in_float32(target)
+    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: model)
+    monkeypatch.setattr(build, "target_folder", lambda: None)
+    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    return model
+
+
+def keep_texts(target: Target, folder: Path, number: int = 0) -> build.Setup:
+    """Write texts of the target to learn from and to judge by, in shards of this number; return the places."""
+    written = texts.write(target, [[count % 40 + 3, count // 40 + 3, 7] for count in range(96)], 0.0, 24, 0)
+    for part, source in (("texts", "code"), ("bench", "gsm8k")):
+        (folder / part).mkdir()
+        texts.save(written, texts.Shard(source, 0.0, 0), 1.0, folder / part / f"{number:05}.safetensors")
+    (folder / "texts" / "questions.json").write_text(json.dumps({"kept": {"code": 96}, "gone": {"code": 1}}))
+    return build.Setup(folder, None, folder, torch.device("cpu"))
+
+
 def given(target: Target, eagle: Head | None = None) -> heads.Given:
     return heads.Given(in_float32(target), torch.arange(40), some_texts(), eagle)
 
@@ -316,34 +336,20 @@ def test_medusa_has_the_layer_of_eagle_and_leaves_it_alone(target: Target, tmp_p
         heads.new_medusa(given(target))
 
 
-def work_folder(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[build.Setup, LlamaForCausalLM]:
-    """Return places with texts of the target, and the target that the stages find there."""
-    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
-    written = texts.write(target, asked, 0.0, 24, 0)
-    for folder, source in (("texts", "code"), ("bench", "gsm8k")):
-        (tmp_path / folder).mkdir()
-        texts.save(written, texts.Shard(source, 0.0, 0), 1.0, tmp_path / folder / "00000.safetensors")
-    (tmp_path / "texts" / "questions.json").write_text(json.dumps({"kept": {"code": 96}, "gone": {"code": 1}}))
-    loaded = in_float32(target)
-    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
-    monkeypatch.setattr(build, "target_folder", lambda: None)
-    monkeypatch.setattr(rounds, "FREQUENT", 40)
-    monkeypatch.setattr(rounds, "DRAWN", 2)
-    monkeypatch.setattr(rounds, "LEARNING_RATE", 1e-2)  # there are few steps
-    monkeypatch.setattr(rounds, "LOG", 10)
-    return build.Setup(tmp_path, None, tmp_path, torch.device("cpu")), loaded
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"DRAWN": 2, "LEARNING_RATE": 1e-2, "LOG": 10}.items():
+        monkeypatch.setattr(rounds, name, value)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("name", heads.HEADS)
 def test_a_head_learns_resumes_and_is_saved_with_a_card(
-    name: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, target: Target, loaded: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rounds, the second from the first one's checkpoint; a round that is finished is not done again."""
-    places, loaded = work_folder(target, tmp_path, monkeypatch)
-    recipe = heads.HEADS[name]
+    places, recipe = keep_texts(target, tmp_path), heads.HEADS[name]
     monkeypatch.setattr(rounds, "mean_agreement", lambda *_: 0.0)  # so few texts would not say the same everywhere
     if name == "medusa":
         monkeypatch.setattr(build, "ROUNDS", (10_000,))
@@ -379,11 +385,11 @@ def test_a_head_learns_resumes_and_is_saved_with_a_card(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_steps")
 def test_a_round_that_was_stopped_at_its_end_ends_with_the_same_mean(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, loaded: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places, loaded = work_folder(target, tmp_path, monkeypatch)
-    folder, name, agreements = tmp_path / "draft", "fc.weight", cycle((0.0, 1.0))
+    places, folder, name, agreements = keep_texts(target, tmp_path), tmp_path / "draft", "fc.weight", cycle((0.0, 1.0))
     monkeypatch.setattr(rounds, "mean_agreement", lambda *_: next(agreements))  # the mean is always better
     monkeypatch.setattr(build, "ROUNDS", (5_000,))
     build.STAGES["eagle"](places)
@@ -406,13 +412,10 @@ def test_a_round_that_was_stopped_at_its_end_ends_with_the_same_mean(
 
 
 def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, loaded: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new work folder begins with the stored weights, counts on, and asks other questions."""
-    loaded, work, out = in_float32(target), tmp_path / "work", tmp_path / "pair"
-    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
-    monkeypatch.setattr(build, "target_folder", lambda: None)
-    monkeypatch.setattr(rounds, "FREQUENT", 40)
+    work, out = tmp_path / "work", tmp_path / "pair"
     monkeypatch.setattr(rounds, "LEARNING_RATE", 0.0)
     head = new_head("eagle", target)
     train_head.save_draft(head, out / "draft", torch.arange(40))
@@ -423,17 +426,7 @@ def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
     (out / "provenance.json").write_text(json.dumps(known))
     begun = earlier.begin(work, out)
     assert (begun.shards, begun.written, begun.rounds) == (7, 1000, known["rounds"])
-    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(96)]
-    for folder, source in (("texts", "code"), ("bench", "gsm8k")):
-        (work / folder).mkdir()
-        texts.save(
-            texts.write(target, asked, 0.0, 24, 0),
-            texts.Shard(source, 0.0, 0),
-            1.0,
-            work / folder / "00008.safetensors",
-        )
-    (work / "texts" / "questions.json").write_text(json.dumps({"kept": {"code": 96}, "gone": {"code": 0}}))
-    places = build.Setup(work, None, out, torch.device("cpu"))
+    places = keep_texts(target, work, number=8)._replace(out=out)
     for _ in range(2):  # the second time everything is finished, and the pair's record is its own
         monkeypatch.setattr(build, "ROUNDS", (10_000, 11_000))
         build.STAGES["eagle"](places)
@@ -452,29 +445,15 @@ def test_a_head_goes_on_from_the_pair_where_its_texts_are_gone(
     assert 0 < int(float(log[-1].split(",")[2])) - 11_000 < 1000
 
 
-def learned_from(target: Target, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaForCausalLM:
-    """Write so many texts of the target for the stages to learn from; return the target as they load it."""
-    asked = [[number % 40 + 3, number // 40 + 3, 7] for number in range(count)]
-    written, shard = texts.write(target, asked, 0.0, 24, 0), texts.Shard("code", 0.0, 0)
-    (folder / "texts").mkdir()
-    texts.save(written, shard, 1.0, folder / "texts" / "0.safetensors")
-    loaded = in_float32(target)
-    monkeypatch.setattr(build.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: loaded)
-    monkeypatch.setattr(build, "target_folder", lambda: None)
-    monkeypatch.setattr(rounds, "FREQUENT", 40)
-    return loaded
-
-
 @pytest.mark.slow
 def test_a_fit_learns_what_the_marginals_leave_out(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, loaded: LlamaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the texts themselves, which is enough to see it; the head's blocks are still the identity."""
-    loaded = learned_from(target, 96, tmp_path, monkeypatch)
+    places = keep_texts(target, tmp_path)
     monkeypatch.setattr(fit, "EPOCHS", 30)
     save_head(keep_eagle(target, tmp_path), tmp_path / "draft")
     head = new_head("medusa", target, keep_eagle(target, tmp_path))
-    places = build.Setup(tmp_path, None, tmp_path, torch.device("cpu"))
     with pytest.raises(InputError, match="--stage medusa"):
         build.STAGES["fit"](places)
     tokens = rounds.frequent(rounds.training_texts(tmp_path / "texts"), 48)

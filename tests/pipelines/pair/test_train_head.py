@@ -128,9 +128,3 @@ def test_held_back_rows_are_never_trained_on() -> None:
     data = FeatureRows(torch.arange(20)[:, None], torch.zeros(20, 1, 4), held_back=4)
     seen = {int(i) for step in range(40) for i in data.batch(step, HeadSettings(rows=4)).ids}
     assert seen == set(range(20)) - set(data.held.tolist())
-
-
-def test_the_embedding_stays_the_targets() -> None:
-    _, head, _, _ = pair()
-    assert isinstance(head.embed_tokens, nn.Embedding)
-    assert not head.embed_tokens.weight.requires_grad

@@ -14,12 +14,8 @@ from tests.rounding import figure
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, values in (
-        ("SIZES", (4, 15)),
-        ("BETAS", (0.7, 0.6)),
-        ("THRESHOLDS", (0.1, 0.03)),
-        ("CROSS_BETAS", (0.6, 0.5)),
-    ):
+    few = {"SIZES": (4, 15), "BETAS": (0.7, 0.6), "THRESHOLDS": (0.1, 0.03), "CROSS_BETAS": (0.6, 0.5)}
+    for name, values in few.items():
         monkeypatch.setattr(domains, name, values)
 
 

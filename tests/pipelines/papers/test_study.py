@@ -15,7 +15,7 @@ from c2t.study.points import Point
 from pipelines.papers import study as paper
 from pipelines.papers import verdicts
 from pipelines.papers.report import Row, ends_where_plain_decoding_does
-from pipelines.papers.study import Counted, Settings
+from pipelines.papers.study import Counted
 from pipelines.papers.verdicts import FAILS, HOLDS, OPEN, above, all_of, apart, at_equal_tau, below
 from tests.pipelines.papers.small_study import SMALL, small_training
 from tests.rounding import figure
@@ -140,11 +140,6 @@ def test_pairs_of_the_recipes_share_the_prompts(home: Path) -> None:
     assert paper.default("tiny-qwen", "bench") == paper.default("tiny", "bench") != paper.default("tiny", "harvest")
     with pytest.raises(InputError, match="no prompts come with"):
         paper.default("llama2-7b", "bench")
-
-
-def test_defaults_are_the_papers_training() -> None:
-    assert Settings().training == "paper"
-    assert (paper.TRAINING["paper"].negatives, paper.TRAINING["paper"].lr) == (1, 1e-3)
 
 
 def test_an_open_question_says_how_many_more_texts_would_close_it() -> None:
