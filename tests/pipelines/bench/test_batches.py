@@ -15,18 +15,10 @@ from tests.toys import toy_classifier
 SETTINGS = BatchSettings(max_new_tokens=6, batches=(2,), timed=4, temperature=0.0)
 
 
-def small_field() -> dict:
-    eagle2 = Eagle2(K=3, levels=2, N=6)
-    return {
-        "plain": [Plain()],
-        "EAGLE-2": [eagle2, Chain(1)],
-        "budget": [Budget(eagle2, costs=toy_costs(2))],
-    }
-
-
 def test_the_fastest_of_each_family_is_judged(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [small_pair.tokenizer(turn).input_ids for turn in TURNS[:4]]
-    field = small_field()
+    eagle2 = Eagle2(K=3, levels=2, N=6)
+    field = {"plain": [Plain()], "EAGLE-2": [eagle2, Chain(1)], "budget": [Budget(eagle2, costs=toy_costs(2))]}
     monkeypatch.setattr(batches, "CHOICE_TOKENS", 4)
     entrants = {name: [Entrant(small_pair, policy) for policy in policies] for name, policies in field.items()}
     chosen = fastest(entrants, grouped(ids, 2, 1), SETTINGS)

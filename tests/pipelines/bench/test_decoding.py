@@ -36,13 +36,8 @@ def lines(out: Path, *more: str) -> dict[str, dict]:
 
 def test_all_write_the_same_text(home: Path, tmp_path: Path) -> None:
     found = lines(tmp_path / "lines.jsonl", "--prompts", "3")
-    same = [
-        "c2t, plain",
-        "c2t, tree",
-        "transformers, float32",
-        "transformers, prompt lookup",
-    ]
-    assert sorted(found) == sorted([*same, "transformers, bfloat16"])
+    loops = ("bfloat16", "float32", "prompt lookup")
+    assert sorted(found) == ["c2t, plain", "c2t, tree", *(f"transformers, {name}" for name in loops)]
     assert {found["c2t, tree"]["equal_to_plain"], found["transformers, float32"]["equal_to_plain"]} == {1.0}
     assert found["c2t, tree"]["equal_to_float32"] == 1.0
     assert found["c2t, tree"]["new_tokens"] == found["c2t, plain"]["new_tokens"] <= 3 * 12
@@ -61,10 +56,18 @@ def test_in_a_batch_and_with_sampling(home: Path, tmp_path: Path) -> None:
     assert found["transformers, float32"]["equal_to_plain"] is None
 
 
-def test_too_few_prompts_are_one_line(home: Path) -> None:
-    done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--prompts", "8"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--prompts", "8"], "code has 8 prompts"),
+        (["--skip", "early exit"], "--skip 'early exit' is none of: c2t in int8; transformers, prompt lookup; "),
+        (["--skip", "transformers, bfloat16", "--batch", "2"], "in a batch it may be the faster loop"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(home: Path, words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, *words])
     assert isinstance(done.exception, InputError)
-    assert "code has 8 prompts" in str(done.exception)
+    assert said in str(done.exception)
 
 
 class Recorded:
@@ -80,15 +83,17 @@ class Recorded:
         return Written(tokens, self.seconds, self.seconds * task.max_new_tokens, Statistics())
 
 
+JUDGED, OTHERS = [Batch([[1]], [0]), Batch([[1]], [1])], [Batch([[1]], [2])]
+
+
 def test_settings_are_chosen_on_prompts_that_are_not_judged() -> None:
     plain = Recorded("c2t, plain", "", 1.0)
     loops = [Recorded("transformers, float32", "", 2.0), Recorded("transformers, bfloat16", "", 4.0)]
     rivals = [Recorded("lookup", "slow", 3.0), Recorded("lookup", "fast", 0.5)]
     field = Contenders([plain], loops, {"lookup": rivals})
-    judged, others = ([Batch([[1]], [number]) for number in numbers] for numbers in ([0, 1], [2]))
     told: list[None] = []
-    found = compare(field, judged, others, TASK, lambda: told.append(None))
-    assert len(told) == calls(field, len(judged))
+    found = compare(field, JUDGED, OTHERS, TASK, lambda: told.append(None))
+    assert len(told) == calls(field, len(JUDGED))
     assert found.results["lookup"].settings == ["fast"]
     assert found.base is found.results["transformers, float32"]
     assert set(rivals[0].asked) == {2}
@@ -120,12 +125,14 @@ def test_int8_competes_where_the_target_can_be_rounded(capsys: pytest.CaptureFix
     assert "c2t in int8 is left out: " in capsys.readouterr().err
 
 
-def test_texts_in_int8_are_compared_with_plain_decoding_in_int8() -> None:
-    def result(token: int, seconds: float) -> Result:
-        return Result([], [Written([[token, token]], 0.5, seconds, Statistics())] * 3)
+def result(tokens: list[int], first: float, seconds: float) -> Result:
+    return Result([], [Written([tokens], first, seconds, Statistics())] * 3)
 
-    results = {"c2t, plain": result(1, 4.0), "c2t in int8, plain": result(2, 2.0), "c2t in int8, tree": result(2, 1.0)}
-    results["transformers, float32"] = result(1, 8.0)
+
+def test_texts_in_int8_are_compared_with_plain_decoding_in_int8() -> None:
+    one, other = [1, 1], [2, 2]
+    results = {"c2t, plain": result(one, 0.5, 4.0), "c2t in int8, plain": result(other, 0.5, 2.0)}
+    results |= {"c2t in int8, tree": result(other, 0.5, 1.0), "transformers, float32": result(one, 0.5, 8.0)}
     rows = {row["contender"]: row for row in figures(Comparison(results, results["transformers, float32"]), False)}
     assert [row["equal_to_plain"] for row in rows.values()] == [1.0, 1.0, 1.0, 1.0]
     assert [row["equal_to_float32"] for row in rows.values()] == [1.0, 0.0, 0.0, 1.0]
@@ -134,15 +141,13 @@ def test_texts_in_int8_are_compared_with_plain_decoding_in_int8() -> None:
 
 
 def test_ratios_are_those_of_tokens_per_second() -> None:
-    def result(*seconds: float) -> Result:
-        return Result([], [Written([[1, 2, 3, 4, 5]], 1.0, one, Statistics()) for one in seconds])
-
-    plain, tree = result(5.0, 5.0, 5.0), result(2.0, 2.0, 2.0)
-    results = {"c2t, plain": plain, "c2t, tree": tree, "transformers, float32": result(9.0, 9.0, 9.0)}
+    seconds = {"c2t, plain": 5.0, "c2t, tree": 2.0, "transformers, float32": 9.0}
+    results = {name: result([1, 2, 3, 4, 5], 1.0, spent) for name, spent in seconds.items()}
     _, row, _ = figures(Comparison(results, results["transformers, float32"]), sampled=False)
     assert row["tokens_per_second"] == 2.5
     assert row["against_plain"] == figure((2.5, 2.5, 2.5))
     assert row["decoding_against_plain"] == figure((4.0, 4.0, 4.0))  # 4 tokens in 1 second, in 4 seconds
     assert row["against_transformers"] == figure((4.5, 4.5, 4.5))
-    both = Comparison(results, plain) + Comparison(results, plain)
+    once = Comparison(results, results["c2t, plain"])
+    both = once + once
     assert len(both.results["c2t, tree"].written) == 6

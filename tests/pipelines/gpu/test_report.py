@@ -45,8 +45,7 @@ def test_a_phase_lives_as_many_levels_as_it_is_told(depth: int) -> None:
 
 
 def test_ragged_trees_have_the_mean_that_they_are_named_by() -> None:
-    tree = ragged_trees(4, 10, CPU)
-    assert tree.sizes.tolist() == [1, 7, 13, 19]
+    assert ragged_trees(4, 10, CPU).sizes.tolist() == [1, 7, 13, 19]
     assert ragged_trees(1, 10, CPU).sizes.tolist() == [10]
 
 
