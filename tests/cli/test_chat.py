@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import signal
 from pathlib import Path
 
@@ -58,7 +57,8 @@ def test_every_line_of_a_pipe_is_a_turn_and_sees_what_was_said_before(
 def test_ctrl_c_ends_an_answer_after_its_round_and_the_conversation_goes_on(
     decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = converse_once(decoder, "The sum", monkeypatch)
+    says(monkeypatch, "")
+    whole = converse(decoder, "The sum", SHORT._replace(max_new_tokens=40)).answers[0]
     rounds, shown = [], TextStream.__call__
 
     def third_round_is_interrupted(self: TextStream, step: Step) -> None:
@@ -79,11 +79,6 @@ def test_ctrl_c_ends_an_answer_after_its_round_and_the_conversation_goes_on(
     assert whole.startswith(said.answers[0])
 
 
-def converse_once(decoder: SpeculativeDecoder, turn: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    says(monkeypatch, "")
-    return converse(decoder, turn, SHORT._replace(max_new_tokens=40)).answers[0]
-
-
 def test_a_conversation_that_gets_too_long_is_one_line(
     decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -97,11 +92,8 @@ def test_a_conversation_that_gets_too_long_is_one_line(
     monkeypatch.setattr("builtins.input", lambda _: next(turns))
     capsys.readouterr()
     assert converse(decoder, None, SHORT).turns == ["def add"]
-    lines = capsys.readouterr().err.splitlines()
-    assert [line[:21] for line in lines if not re.match(r"12 tokens", line)] == [
-        "/exit or Ctrl-D ends ",
-        "c2t: the conversation",
-    ]
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("12 tokens")]
+    assert [line[:21] for line in lines] == ["/exit or Ctrl-D ends ", "c2t: the conversation"]
 
 
 def test_what_is_no_text_is_refused(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,17 +71,8 @@ def test_names_from_outside_are_printed_as_they_are(name: str, capsys: pytest.Ca
     assert capsys.readouterr().out.count(name) == 1 + 1 + 2 + 1 + 2 + 1
 
 
-BENCH = [
-    "policy",
-    "exact",
-    "tau",
-    "tau writing",
-    "verified tokens",
-    "passes/round",
-    "tokens/s",
-    "x plain",
-    "x HF generate",
-]
+BENCH = ["policy", "exact", "tau", "tau writing", "verified tokens", "passes/round", "tokens/s"]
+BENCH += ["x plain", "x HF generate"]
 SPECS = ["plain", "c2t:beta=0.1,K=6,W=6,levels=6", "hierarchical:rounds=4,of=threshold:threshold=0.2,K=6,W=6,levels=4"]
 FIGURES = ["yes", "2.35", "1.25", 1234567, "12.5", "1234", "1.25", "1.05"]
 
@@ -91,9 +82,8 @@ def test_no_number_and_no_word_of_a_table_is_broken(columns: int, monkeypatch, c
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     terminal.table("title", BENCH, [[spec, *FIGURES] for spec in SPECS])
-    terminal.facts(
-        "title", {"file": "/a/folder/of/some/length/with/another/inside/of/it/and/a/file.json", "size": 10**15}
-    )
+    file = "/a/folder/of/some/length/with/another/inside/of/it/and/a/file.json"
+    terminal.facts("title", {"file": file, "size": 10**15})
     said = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(len, said.splitlines())) <= columns
     words = said.split()

@@ -2,11 +2,9 @@
 
 import json
 import signal
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from c2t.cli import terminal
@@ -14,7 +12,6 @@ from c2t.cli.app import app
 from c2t.costs import measure
 from c2t.output.signals import Stopped
 from c2t.storage import paths as checkpoints
-from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
 from tests.cli.test_app import c2t, good, refused
 
 POLICIES = "eagle2:N=8,K=4,levels=2,chain:length=1"
@@ -37,12 +34,6 @@ def choose(cache: Path, policy: str) -> None:
     """Make this the choice of the only entry, whatever the clock said."""
     text = json.dumps({**kept(cache), "policy": policy})
     next(cache.glob("tuned-*.json")).write_text(text)
-
-
-def test_defaults_are_those_of_the_settings() -> None:
-    options = {option.name: option.default for option in get_command(app).commands["tune"].params}
-    assert {field.name: options[field.name] for field in fields(TuneSettings)} == TuneSettings().__dict__
-    assert options["policies"] == DEFAULT_CANDIDATES
 
 
 def fastest(rows: list[dict]) -> dict:
@@ -76,9 +67,8 @@ def test_tune_then_use(cache: Path, tmp_path: Path) -> None:
     assert json.loads(said[-1])["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
     assert line["configuration"]["temperature"] == json.loads(said[-1])["configuration"]["temperature"] == 0
     for command in ("generate", "bench"):
-        assert "T = 0.7; run c2t tune --batch 1 --temperature 0.7" in refused(
-            command, "--tuned", "--temperature", "0.7"
-        )
+        line = refused(command, "--tuned", "--temperature", "0.7")
+        assert "T = 0.7; run c2t tune --batch 1 --temperature 0.7" in line
 
 
 @pytest.mark.slow
@@ -104,11 +94,8 @@ def test_ngrams_are_part_of_the_choice(cache: Path) -> None:
     """--tuned drafts with them if they were chosen, and the text stays the target's."""
     said = good("tune", *SMALL, "--policies", "chain:length=1", "--ngrams", "--json", "-").splitlines()
     rows = json.loads(said[-1])["figures"]["rows"]
-    assert {row["label"]: row["ngrams"] for row in rows} == {
-        "plain": False,
-        "chain:length=1": False,
-        "chain:length=1 +ngrams": True,
-    }
+    with_ngrams = {row["label"]: row["ngrams"] for row in rows}
+    assert with_ngrams == {"plain": False, "chain:length=1": False, "chain:length=1 +ngrams": True}
     assert kept(cache)["ngrams"] == fastest(rows)["ngrams"]
     [path] = cache.glob("tuned-*.json")
     path.write_text(json.dumps({**kept(cache), "policy": "chain:length=2", "ngrams": True}))
@@ -153,18 +140,15 @@ def test_a_batch_of_its_own(cache: Path, tmp_path: Path) -> None:
         file.write_text("".join(json.dumps(turn) + "\n" for turn in turns))
     short = ["--max-new-tokens", "8"]
     plain = good("generate", "--prompts", files[2], "--policy", "plain", *short)
-    assert [line[:12] for line in plain.splitlines() if line.startswith("the number")] == [
-        "the number 0",
-        "the number 1",
-    ]
+    begun = [line[:12] for line in plain.splitlines() if line.startswith("the number")]
+    assert begun == ["the number 0", "the number 1"]
     said = good("generate", "--prompts", files[2], "--tuned", *short, "--json", "-")
     text, _, line = said.rstrip("\n").rpartition("\n")
     assert text + "\n" == plain
     assert json.loads(line)["configuration"]["policy"].startswith("eagle2:K=3,levels=2,N=6")
     assert plain == "".join(f"the number {n}{new}\n" for n, new in enumerate(json.loads(line)["figures"]["texts"]))
-    assert "batch size 3 and T = 0; run c2t tune --batch 3 --temperature 0" in refused(
-        "generate", "--prompts", files[3], "--tuned"
-    )
+    line = refused("generate", "--prompts", files[3], "--tuned")
+    assert "batch size 3 and T = 0; run c2t tune --batch 3 --temperature 0" in line
 
     bench = ["bench", "--tuned", "--timed", "1", "--max-new-tokens", "4"]
     rows = json.loads(good(*bench, "--batch", "2", "--json", "-").splitlines()[-1])["figures"]["rows"]
@@ -172,7 +156,9 @@ def test_a_batch_of_its_own(cache: Path, tmp_path: Path) -> None:
     assert "batch size 4 and T = 0; run c2t tune --batch 4 --temperature 0" in refused(*bench, "--batch", "2,4")
 
 
-def test_prompts_out_of_a_file_are_in_place_of_the_argument(cache: Path, tmp_path: Path) -> None:
+def test_what_does_not_go_together(cache: Path, tmp_path: Path) -> None:
+    for more in (["--policy", "plain"], ["--beta", "0.5"]):
+        assert "leave --policy and --beta out" in refused("generate", "--tuned", *more)
     for more in (["a number"], ["--chat"]):
         line = refused("generate", *more, "--prompts", tmp_path / "prompts.jsonl")
         assert "--prompts is in place of PROMPT and of --chat: leave one out" in line
@@ -190,11 +176,6 @@ def test_what_was_not_tuned_or_is_damaged(cache: Path, command: str) -> None:
     assert "is damaged; run c2t tune" in refused(command, "--tuned")
     good("tune", *SMALL)
     assert c2t("generate", "--tuned", "--max-new-tokens", "2").exit_code == 0
-
-
-@pytest.mark.parametrize("option", [["--policy", "plain"], ["--beta", "0.5"]])
-def test_tuned_brings_its_policy(cache: Path, option: list[str]) -> None:
-    assert "leave --policy and --beta out" in refused("generate", "--tuned", *option)
 
 
 def test_a_classifier_by_path_is_given_again(cache: Path) -> None:
