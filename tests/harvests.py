@@ -1,10 +1,12 @@
 """Made-up harvests with the shape of real ones: full EAGLE-2 trees of 1010 nodes, and acceptance that follows them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from c2t.records.schema import ColumnType
+from c2t.records.reader import read_columns
+from c2t.records.schema import COLUMNS, ColumnType, Harvest
 from c2t.records.writer import ShardWriter, open_folder
 
 PROVENANCE = {
@@ -60,6 +62,11 @@ def trees(count: int, seed: int, K: int = 10, levels: int = 11) -> dict[str, np.
         "token": np.minimum(r.zipf(1.3, rows), VOCABULARY - 1),
         "position": np.repeat(np.arange(count) * 4 + 100, size),
     }
+
+
+def assert_same_rows(one: Harvest, other: Harvest, names: Iterable[str] = COLUMNS) -> None:
+    for name, column in read_columns(one.folder, list(names)).items():
+        np.testing.assert_array_equal(column, read_columns(other.folder, [name])[name], err_msg=name)
 
 
 def make_harvest(

@@ -35,13 +35,13 @@ from c2t.models.loading.load import load_pair
 from c2t.models.target import gguf_target
 from c2t.policies.spec import describe as describe_policy
 from c2t.records import writer as shards
-from c2t.records.reader import describe, read_columns
+from c2t.records.reader import describe
 from c2t.records.writer import ShardWriter, open_folder
 from c2t.study.autotune import DEFAULT_CANDIDATES, TuneSettings
 from c2t.study.bench import BenchSettings
 from c2t.training.data import TrainSettings
 from c2t.training.fit import FINETUNE
-from tests.harvests import PROVENANCE, make_harvest, prompt_list, trees
+from tests.harvests import PROVENANCE, assert_same_rows, make_harvest, prompt_list, trees
 from tests.small_pair import write_draft, write_prompts, write_target
 
 ROOT = Path(__file__).parents[2]
@@ -145,9 +145,8 @@ def test_an_interrupted_harvest_goes_on_by_itself(home: Path) -> None:
 def test_live_harvest_gives_the_same_rows(at_home: Path, tmp_path: Path) -> None:
     good("harvest", *SMALL, "--live", "--dtype", "float64", "--out", tmp_path / "live")
     good("harvest", *SMALL, "--dtype", "float64", "--out", tmp_path / "replayed")
-    names = ("tree", "node", "parent", "accepted", "token")
-    live, replayed = (read_columns(tmp_path / name, names) for name in ("live", "replayed"))
-    assert all(np.array_equal(live[name], replayed[name]) for name in names)
+    live, replayed = (describe(tmp_path / name) for name in ("live", "replayed"))
+    assert_same_rows(live, replayed, ("tree", "node", "parent", "accepted", "token"))
 
 
 def test_train_and_finetune_write_what_their_names_find(trained: Path, tmp_path: Path, monkeypatch) -> None:
@@ -634,6 +633,4 @@ def test_a_full_disk_leaves_a_harvest_that_goes_on(
         assert "no disk space left" in refused(*arguments)
     assert "--resume" in refused("train", tmp_path / "rows")
     good(*arguments, "--resume")
-    names = ("tree", "node", "parent", "accepted", "token", "prompt")
-    old, new = (read_columns(folder, names) for folder in (whole.folder, tmp_path / "rows"))
-    assert all(np.array_equal(old[name], new[name]) for name in names)
+    assert_same_rows(whole, describe(tmp_path / "rows"), ("tree", "node", "parent", "accepted", "token", "prompt"))

@@ -55,9 +55,7 @@ def test_columns_are_the_drafts_and_nan_where_it_has_drawn_nothing(
     columns: dict[str, np.ndarray], small_pair: Pair
 ) -> None:
     first = columns["depth"] == 0
-    assert np.isnan(columns["top_probs"][first]).all()
-    assert np.isnan(columns["hidden"][first]).all()
-    assert np.isnan(columns["entropy"][first]).all()
+    assert all(np.isnan(columns[name][first]).all() for name in ("top_probs", "hidden", "entropy"))
     top, hidden = columns["top_probs"][~first], torch.from_numpy(columns["hidden"][~first]).double()
     expected = small_pair.target.lm_head(hidden).softmax(-1).topk(10).values
     # Stored states are rounded to float32, so a logit errs by a part of its terms' sizes, and a probability relatively.

@@ -21,6 +21,7 @@ from c2t.records.schema import COLUMNS, Harvest
 from c2t.records.writer import ShardWriter
 from c2t.replay.prompts import Prompt
 from c2t.tree import Tree
+from tests.harvests import assert_same_rows
 from tests.rounding import assert_within, growth
 from tests.small_pair import TURNS
 from tests.toys import toy_target
@@ -48,9 +49,10 @@ def by_tree(done: Harvest) -> Sequence[dict[str, np.ndarray]]:
 def test_every_tree_is_the_full_one(full: Harvest) -> None:
     trees = by_tree(full)
     assert len(trees) == full.trees > 10
+    assert [entry["turn"] for entry in full.prompts] == [0, 0, 0, 0, 0, 0, 1, 2], "every turn is a text"
+    assert {int(tree["prompt"][0]) for tree in trees} == set(range(8))
     for tree in trees:
-        assert len(tree["node"]) == 10 + 10 * 10 * 10
-        assert tree["node"].tolist() == list(range(1010))
+        assert tree["node"].tolist() == list(range(10 + 10 * 10 * 10))
         assert (tree["parent"] < tree["node"]).all()
         assert np.bincount(tree["depth"]).tolist() == [10] + [100] * 10
         assert len(np.unique(tree["position"])) == len(np.unique(tree["prompt"])) == 1
@@ -115,11 +117,6 @@ def test_rounds_cover_the_text(full: Harvest, small_pair: Pair) -> None:
         assert positions == [len(ids[prompt]) + sum(a + 1 for a in accepted[:i]) for i in range(len(rounds))]
 
 
-def test_every_turn_is_a_text(full: Harvest) -> None:
-    assert [entry["turn"] for entry in full.prompts] == [0, 0, 0, 0, 0, 0, 1, 2]
-    assert {int(tree["prompt"][0]) for tree in by_tree(full)} == set(range(8))
-
-
 def test_rows_are_small(full: Harvest) -> None:
     assert sum(path.stat().st_size for path in full.folder.iterdir()) < 8 * full.rows
 
@@ -132,21 +129,19 @@ def test_live_and_replayed_rows_are_the_same(temperature: float, small_pair: Pai
         for live in (True, False)
     )
     assert live.positives > 0
-    for name, column in read_columns(live.folder, list(COLUMNS)).items():
-        np.testing.assert_array_equal(column, read_columns(replayed.folder, [name])[name], err_msg=name)
+    assert_same_rows(live, replayed)
 
 
 def test_an_interrupted_harvest_ends_with_the_same_rows(
     full: Harvest, small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted in the second batch, and with a shard that ends inside a batch."""
-    whole, calls = harvesting._rows, []
+    whole, batches = harvesting._rows, iter(range(1, 9))
 
     def interrupted(*arguments):
-        calls.append(arguments)
-        rows = list(whole(*arguments))
-        yield from rows[:3] if len(calls) == 2 else rows
-        if len(calls) == 2:
+        second, rows = next(batches) == 2, list(whole(*arguments))
+        yield from rows[:3] if second else rows
+        if second:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(harvesting, "_rows", interrupted)
@@ -155,8 +150,7 @@ def test_an_interrupted_harvest_ends_with_the_same_rows(
     assert not (tmp_path / "manifest.json").exists()
     done = harvest(small_pair, PROMPTS, tmp_path, FULL, resume=True)
     assert (done.rows, done.trees, done.positives) == (full.rows, full.trees, full.positives)
-    for name, column in read_columns(full.folder, list(COLUMNS)).items():
-        np.testing.assert_array_equal(column, read_columns(tmp_path, [name])[name], err_msg=name)
+    assert_same_rows(full, done)
 
 
 def test_two_harvests_into_one_folder_are_refused(small_pair: Pair, tmp_path: Path) -> None:
@@ -176,11 +170,10 @@ def test_batches_are_on_disk_after_a_while(
     full: Harvest, small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed in the second batch, without a chance to write, has kept the first one."""
-    whole, calls = harvesting._rows, []
+    whole, batches = harvesting._rows, iter(range(1, 9))
 
     def killed(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
+        if next(batches) == 2:
             raise InputError("the writer writes nothing after this one")
         yield from whole(*arguments)
 
@@ -189,9 +182,7 @@ def test_batches_are_on_disk_after_a_while(
     with pytest.raises(InputError, match="writes nothing"):
         harvest(small_pair, PROMPTS, tmp_path, FULL)
     assert [info["prompts"] for info in read_shards(tmp_path).values()] == [[0, 4]]
-    done = harvest(small_pair, PROMPTS, tmp_path, FULL, resume=True)
-    for name, column in read_columns(full.folder, list(COLUMNS)).items():
-        np.testing.assert_array_equal(column, read_columns(done.folder, [name])[name], err_msg=name)
+    assert_same_rows(full, harvest(small_pair, PROMPTS, tmp_path, FULL, resume=True))
 
 
 def test_all_positions_hold_the_visited_ones(small_pair: Pair, tmp_path: Path) -> None:

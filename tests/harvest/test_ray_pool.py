@@ -17,12 +17,11 @@ from c2t.harvest.harvest import harvest, harvest_by
 from c2t.harvest.ray_pool import LOCAL, RayPool
 from c2t.harvest.settings import HarvestSettings
 from c2t.models.loading.load import Pair, load_pair
-from c2t.records.reader import read_columns
-from c2t.records.schema import COLUMNS
 from c2t.replay.prompts import Prompt
 from c2t.study.points import read_points
 from c2t.study.sweep import SweepSettings, candidates, sweep
 from tests import whole_float64
+from tests.harvests import assert_same_rows
 from tests.small_pair import TURNS
 
 PROMPTS = [Prompt(number, "known", [turn], "code.jsonl") for number, turn in enumerate(TURNS[:9])]
@@ -68,9 +67,8 @@ def test_a_killed_actor_changes_nothing(pool: RayPool, small_pair: Pair, tmp_pat
 
     done = harvest_by(pool, PROMPTS, tmp_path / "ray", SMALL, progress=progress)
     assert pool.call(process) != victim
-    assert {p.name: p.read_bytes() for p in done.folder.iterdir()} == {
-        p.name: p.read_bytes() for p in whole.folder.iterdir()
-    }
+    files, expected = ({p.name: p.read_bytes() for p in each.folder.iterdir()} for each in (done, whole))
+    assert files == expected
     texts, of = zip(*told, strict=True)
     assert list(texts) == sorted(set(texts))
     assert (texts[-1], set(of)) == (len(done.prompts), {len(done.prompts)})
@@ -86,12 +84,10 @@ def test_actors_go_on_with_a_stopped_harvest(pool: RayPool, small_pair: Pair, tm
     with pytest.raises(KeyboardInterrupt):
         harvest(small_pair, PROMPTS, tmp_path / "rows", SMALL, progress=stop)
     told: list[int] = []
-    done = harvest_by(
-        pool, PROMPTS, tmp_path / "rows", SMALL, resume=True, progress=lambda count, *_: told.append(count)
-    )
+    tell = {"progress": lambda count, *_: told.append(count)}
+    done = harvest_by(pool, PROMPTS, tmp_path / "rows", SMALL, resume=True, **tell)
     whole = harvest(small_pair, PROMPTS, tmp_path / "whole", SMALL)
-    for name, column in read_columns(whole.folder, list(COLUMNS)).items():
-        assert (column == read_columns(done.folder, [name])[name]).all()
+    assert_same_rows(whole, done)
     assert min(told) > 2
     assert max(told) == len(whole.prompts)
 
@@ -142,10 +138,7 @@ def other_version(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (
-            lambda pool, _: pool._check_size(2, 1),
-            "the Ray cluster local has 0 GPUs, and 2 workers need 2: .*--device cpu",
-        ),
+        (lambda pool, _: pool._check_size(2, 1), "cluster local has 0 GPUs, and 2 workers need 2: .*--device cpu"),
         (lambda pool, _: pool._check_size(9, 0), "has 2 CPUs, and 9 workers need 9"),
         (other_version, r"the Ray worker on .* has c2t \d.*, this process 9.9: install the same"),
         (lambda *_: RayPool(dict, LOCAL, 0), "workers = 0"),

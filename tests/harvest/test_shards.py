@@ -86,8 +86,8 @@ def test_a_shard_goes_on_by_itself(
     with pytest.raises(KeyboardInterrupt):
         harvest(small_pair, PROMPTS, tmp_path / whole.name, SMALL, shard=number, progress=stop)
     assert not (tmp_path / whole.name / MANIFEST).exists()
-    shutil.copytree(ShardNumber(1, COUNT).folder(small_shards[1]), tmp_path / "shard-1-of-3")
-    shutil.copytree(ShardNumber(2, COUNT).folder(small_shards[1]), tmp_path / "shard-2-of-3")
+    for name in ("shard-1-of-3", "shard-2-of-3"):
+        shutil.copytree(small_shards[1] / name, tmp_path / name)
     with pytest.raises(InputError, match="interrupted harvest"):
         merge(tmp_path, tmp_path.parent / "merged")
     harvest(small_pair, PROMPTS, tmp_path / whole.name, SMALL, shard=number, resume=True)
@@ -103,29 +103,9 @@ def change(path: Path, **entries: object) -> None:
     (path / MANIFEST).write_text(json.dumps(manifest | {"sha256": checksum(manifest)}))
 
 
-def missing(shards: Path) -> None:
-    shutil.rmtree(shards / "shard-1-of-3")
-
-
-def twice(shards: Path) -> None:
-    shutil.copytree(shards / "shard-1-of-3", shards / "shard-1-again")
-
-
-def other_settings(shards: Path) -> None:
-    change(shards / "shard-2-of-3", seed=7)
-
-
 def other_version(shards: Path) -> None:
     was = json.loads((shards / "shard-2-of-3" / MANIFEST).read_text())["provenance"]["environment"]
     change(shards / "shard-2-of-3", environment=was | {"c2t": "9.9"})
-
-
-def other_count(shards: Path) -> None:
-    change(shards / "shard-2-of-3", shard=[2, 4])
-
-
-def whole_one(shards: Path) -> None:
-    change(shards / "shard-2-of-3", shard=None)
 
 
 def damaged(shards: Path) -> None:
@@ -139,12 +119,12 @@ def damaged(shards: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (missing, "lacks shard 1 of 3: run c2t harvest --shard 1/3"),
-        (twice, "holds shard 1 of 3 twice"),
-        (other_settings, "not shards of one harvest: seed = 0 there, 7 here"),
+        (lambda to: shutil.rmtree(to / "shard-1-of-3"), "lacks shard 1 of 3: run c2t harvest --shard 1/3"),
+        (lambda to: shutil.copytree(to / "shard-1-of-3", to / "shard-1-again"), "holds shard 1 of 3 twice"),
+        (lambda to: change(to / "shard-2-of-3", seed=7), "not shards of one harvest: seed = 0 there, 7 here"),
         (other_version, "not shards of one harvest: c2t = .* there, 9.9 here"),
-        (other_count, "holds shards of 3 and of 4"),
-        (whole_one, "no shard of one"),
+        (lambda to: change(to / "shard-2-of-3", shard=[2, 4]), "holds shards of 3 and of 4"),
+        (lambda to: change(to / "shard-2-of-3", shard=None), "no shard of one"),
         (damaged, "is damaged"),
         (shutil.rmtree, "cannot be read as a folder of shards"),
     ],
@@ -209,18 +189,14 @@ def test_midnight_changes_no_prompt(small_pair: Pair, tmp_path: Path, monkeypatc
     assert len({text.split()[0] for text in seen}) == 1, "the microseconds of its beginning"
 
 
-def test_shards_that_do_not_say_what_was_read_are_merged(shards: Path, tmp_path: Path) -> None:
-    """Those that an older c2t has written."""
-    for path in shards.iterdir():
-        change(path, prompt_ids=None)
-    merge(shards, tmp_path / "out")
-
-
 def test_a_merge_replaces_only_if_told_to(shards: Path, tmp_path: Path) -> None:
     first = merge(shards, tmp_path / "out")
     with pytest.raises(InputError, match="is not empty"):
         merge(shards, tmp_path / "out")
     assert merge(shards, tmp_path / "out", overwrite=True) == first
+    for path in shards.iterdir():
+        change(path, prompt_ids=None)  # as older versions do not say what they have read
+    assert merge(shards, tmp_path / "older").rows == first.rows
 
 
 def test_groups_are_dealt_in_turn() -> None:
@@ -252,18 +228,14 @@ def test_numbers_that_are_no_shard(text: str) -> None:
 )
 def test_the_process_says_its_number(environment: dict, number: ShardNumber) -> None:
     assert ShardNumber.of_process(environment)[0] == number
-
-
-def test_a_process_with_an_odd_number_is_told() -> None:
     with pytest.raises(InputError, match="RANK = '7' and WORLD_SIZE = '2' number no shard"):
         ShardNumber.of_process({"RANK": "7", "WORLD_SIZE": "2"})
 
 
 def test_a_shard_is_not_resumed_as_another(shards: Path, small_pair: Pair) -> None:
-    with pytest.raises(InputError, match="cannot be resumed with other settings"):
-        harvest(small_pair, PROMPTS, shards / "shard-0-of-3", SMALL, shard=ShardNumber(1, 3), resume=True)
-    with pytest.raises(InputError, match="cannot be resumed with other settings"):
-        harvest(small_pair, PROMPTS, shards / "shard-0-of-3", replace(SMALL, seed=3), resume=True)
+    for settings, shard in ((SMALL, ShardNumber(1, 3)), (replace(SMALL, seed=3), WHOLE)):
+        with pytest.raises(InputError, match="cannot be resumed with other settings"):
+            harvest(small_pair, PROMPTS, shards / "shard-0-of-3", settings, shard=shard, resume=True)
 
 
 def c2t(*words: str | Path) -> Result:

@@ -49,6 +49,17 @@ def ai(server: Server) -> OpenAI:
     return client(server)
 
 
+def with_template(tiny: Pair, template: str) -> Pair:
+    """Return the pair with a chat template of its own."""
+    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
+    pair.tokenizer.chat_template = template
+    return pair
+
+
+def post(server: Server, content: Any, kind: str = "application/json") -> httpx.Response:
+    return httpx.post(f"{server.address}/v1/completions", content=content, headers={"Content-Type": kind})
+
+
 def complete(ai: OpenAI, **fields: Any) -> Any:
     return ai.completions.create(**{"model": "tiny", "prompt": PROMPT, "max_tokens": SHORT, "temperature": 0} | fields)
 
@@ -74,18 +85,11 @@ def test_the_text_is_that_of_the_decoder_alone(
         alone = decoder.generate(prompt, SHORT, temperature, seed=seed, chat=False)
         [ids] = decoder.encode(prompt, chat=False)
         assert answer.choices[0].text == alone.text
-        new = len(alone.sequences[0])
-        assert answer.choices[0].finish_reason == ("length" if new == SHORT else "stop")
-        assert answer.usage.model_dump(exclude_none=True) == {
-            "prompt_tokens": len(ids),
-            "completion_tokens": new,
-            "total_tokens": len(ids) + new,
-        }
-        assert streamed(ai, prompt=ids, temperature=temperature, seed=seed) == (
-            alone.text,
-            answer.choices[0].finish_reason,
-            answer.usage,
-        )
+        new, reason = len(alone.sequences[0]), answer.choices[0].finish_reason
+        assert reason == ("length" if new == SHORT else "stop")
+        counted = answer.usage.model_dump(exclude_none=True)
+        assert counted == {"prompt_tokens": len(ids), "completion_tokens": new, "total_tokens": len(ids) + new}
+        assert streamed(ai, prompt=ids, temperature=temperature, seed=seed) == (alone.text, reason, answer.usage)
 
 
 def test_without_settings_texts_are_sampled_at_temperature_1(ai: OpenAI, decoder: SpeculativeDecoder) -> None:
@@ -138,8 +142,7 @@ REFUSED = [
 def test_what_is_not_served_is_refused_by_name(server: Server, fields: dict[str, Any], param: str | None) -> None:
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 4, **fields, **fields.get("extra_body", {})}
     before = metrics(server)
-    json_type = {"Content-Type": "application/json"}
-    answer = httpx.post(f"{server.address}/v1/completions", content=json.dumps(body), headers=json_type)
+    answer = post(server, json.dumps(body))
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
@@ -178,9 +181,7 @@ BODIES = st.fixed_dictionaries(
 @settings(max_examples=40, deadline=None)
 @given(body=BODIES)
 def test_no_body_is_an_error_of_the_server(server: Server, body: dict[str, Any]) -> None:
-    answer = httpx.post(
-        f"{server.address}/v1/completions", content=json.dumps(body), headers={"Content-Type": "application/json"}
-    )
+    answer = post(server, json.dumps(body))
     assert answer.status_code in (200, 400, 404)
     if answer.status_code != 200:
         error = answer.json()["error"]
@@ -201,31 +202,29 @@ def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
     assert found.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match=r"8 tokens \+ 1020 new ones exceed the target's 1,?024 positions"):
         complete(ai, max_tokens=1020)
-    address = f"{server.address}/v1/completions"
-    for content, kind, said in (
-        (b'{"model":', "application/json", "the body is no JSON: Expecting value at character 9"),
-        (b"[" * 10**5, "application/json", "parsing the body"),
-        (b"[1]", "application/json", "must be a JSON object|dictionary"),
-        (b'{"model": "tiny"}', "application/json", "prompt: Field required"),
-        (b'{"model": "tiny", "prompt": "a"}', "text/plain", "sent as Content-Type: application/json"),
+    for answer, said in (
+        (post(server, b'{"model":'), "the body is no JSON: Expecting value at character 9"),
+        (post(server, b"[" * 10**5), "parsing the body"),
+        (post(server, b"[1]"), "must be a JSON object|dictionary"),
+        (post(server, b'{"model": "tiny"}'), "prompt: Field required"),
+        (post(server, b'{"model": "tiny", "prompt": "a"}', "text/plain"), "sent as Content-Type: application/json"),
     ):
-        answer = httpx.post(address, content=content, headers={"Content-Type": kind})
         assert answer.status_code == 400, answer.text
         error = answer.json()["error"]
         assert error["type"] == "invalid_request_error"
         assert any(part in error["message"] for part in said.split("|")), error
+    with pytest.raises(openai.BadRequestError, match="the pair tiny has no chat template: use /v1/completions"):
+        ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
     missing = httpx.get(f"{server.address}/v1/files")
     assert (missing.status_code, missing.json()["error"]["message"]) == (404, "Not Found")
-    assert httpx.get(address).status_code == 405
+    assert httpx.get(f"{server.address}/v1/completions").status_code == 405
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_read(server: Server) -> None:
     assert BODY == 2**20
     long = json.dumps({"model": "tiny", "prompt": "a" * BODY}).encode()
     for content in (long, iter([long[: BODY // 2], long[BODY // 2 :]])):  # with its length, and without
-        answer = httpx.post(
-            f"{server.address}/v1/completions", content=content, headers={"Content-Type": "application/json"}
-        )
+        answer = post(server, content)
         assert answer.status_code == 413
         assert answer.json()["error"]["message"] == f"the body has more than {BODY:,} bytes"
 
@@ -292,14 +291,8 @@ def test_metrics_add_up(server: Server, ai: OpenAI, decoder: SpeculativeDecoder)
     assert (now["c2t_requests_running"], now["c2t_requests_waiting"]) == (0, 0)
 
 
-def test_chat_needs_a_template(ai: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="the pair tiny has no chat template: use /v1/completions"):
-        ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
-
-
 def test_chat(tiny: Pair) -> None:
-    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
-    pair.tokenizer.chat_template = TEMPLATE
+    pair = with_template(tiny, TEMPLATE)
     decoder = SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8))
     said = [
         {"role": "system", "content": "Write code."},
@@ -331,8 +324,7 @@ def test_chat(tiny: Pair) -> None:
 
 
 def test_who_names_no_number_gets_the_room_that_is_left(tiny: Pair) -> None:
-    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
-    pair.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    pair = with_template(tiny, "{% for m in messages %}{{ m.content }}{% endfor %}")
     with serving(SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8)), max_tokens=40) as server:
         ai = client(server)
         fields: dict[str, Any] = {"model": "tiny", "temperature": 0, "messages": [{"role": "user", "content": PROMPT}]}
@@ -370,7 +362,7 @@ def test_two_prompts_are_read_at_a_time(tiny: Pair, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("roles", [("user",), ("system", "user")])
 def test_what_a_chat_template_raises_is_a_refusal(tiny: Pair, roles: tuple[str, ...]) -> None:
-    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
+    pair = with_template(tiny, "")
     said = [{"role": role, "content": "a"} for role in roles]
     with serving(SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8))) as server:
         for template, reason in (("{{ 1 / 0 }}", "division by zero"), ("{{ raise_exception('no') }}", "no")):

@@ -49,10 +49,12 @@ def test_negatives_come_from_the_whole_training_set() -> None:
 
 
 def test_labels_belong_to_their_rows_and_passes_are_shuffled() -> None:
+    """The same seed draws the same ones."""
     data = sampling(100, 100, min_steps=0)
     for x, accepted in data:
         assert torch.equal(accepted, (x[:, 0] <= 100).float())
         assert 20 < accepted[:100].sum() < 80
+    assert epoch(sampling(seed=3)) == epoch(sampling(seed=3)) != epoch(sampling(seed=4))
 
 
 @pytest.mark.parametrize("negatives", [0, None])
@@ -68,11 +70,6 @@ def test_small_harvests_make_more_passes() -> None:
     assert len(list(data)) == len(data) == 67
     assert 10 * sum(-(-len(x) // 8) for x, _ in data) >= 2000
     assert sampling(1000, 5000, epochs=10, batch_size=8, min_steps=2000).passes == 1
-
-
-def test_same_seed_same_draws() -> None:
-    assert epoch(sampling(seed=3)) == epoch(sampling(seed=3))
-    assert epoch(sampling(seed=3)) != epoch(sampling(seed=4))
 
 
 def test_chunks_are_whole_batches() -> None:
@@ -93,11 +90,8 @@ def test_conversations_are_split_into_two_disjoint_parts(count: int, fraction: f
     held_out = {2: 1, 3: 1, 12: 6, 40: FEWEST, 1000: 50}[count]
     assert len(split.validation) == held_out
     assert len(split.train) == max(round(fraction * (count - held_out)), 1)
-
-
-def test_one_conversation_cannot_be_split() -> None:
     with pytest.raises(InputError, match="harvest more prompts"):
-        split_conversations(1, 0.05, 1.0, seed=0)
+        split_conversations(1, 0.05, fraction, seed=0)
 
 
 def test_what_is_one_conversation() -> None:
@@ -120,39 +114,28 @@ def turns_of(questions: int, file: str) -> list[dict]:
 
 def trained_and_held_out(data: NodeData, folders: list[Path]) -> tuple[set[str], set[str]]:
     """First turns of the conversations in each part, told by the rows themselves."""
-    entries = [entry for folder in folders for entry in describe(folder).prompts]
     records = read_records(folders)
+    entries = [entry["question"] for folder in folders for entry in describe(folder).prompts]
+    question = np.array(entries)[records.prompt.numpy()]
     learned = torch.cat([data.training.positives, data.training.negatives])
-    inside = {entries[number]["question"] for number in records.prompt[learned].tolist()}
     rows = {tuple(row.tolist()) for row in data.validation.x}
-    x = features(records, TrainSettings().features)
-    outside = {
-        entries[number]["question"]
-        for number, row in zip(records.prompt.tolist(), x, strict=True)
-        if tuple(row.tolist()) in rows
-    }
-    return inside, outside
+    held_out = [tuple(row.tolist()) in rows for row in features(records, TrainSettings().features)]
+    return set(question[learned.numpy()]), set(question[held_out])
 
 
-def test_turns_of_a_question_stand_on_one_side(tmp_path: Path) -> None:
-    """Every MT-bench question has two turns, and the second text contains the first."""
-    make_harvest(tmp_path, 24, 1, prompts_are=turns_of(12, "mt_bench.jsonl"), **SMALL)
+@pytest.mark.parametrize("count", [1, 2])
+def test_all_turns_of_a_question_stand_on_one_side(count: int, tmp_path: Path) -> None:
+    """Every MT-bench question has two turns, and the second text contains the first; of two harvests alike."""
+    folders = [tmp_path / str(number) for number in range(count)]
+    for number, folder in enumerate(folders):
+        make_harvest(folder, 24, 1, prompts_are=turns_of(12, f"{number}.jsonl"), first_seed=100 * number, **SMALL)
     for seed in range(5):
-        data = NodeData([tmp_path], TrainSettings(seed=seed))
-        inside, outside = trained_and_held_out(data, [tmp_path])
+        data = NodeData(folders, TrainSettings(seed=seed))
+        inside, outside = trained_and_held_out(data, folders)
         assert len(outside) == 6
         assert inside | outside == {f"question {number}" for number in range(12)}
         assert not inside & outside
-        assert len(data.validation_prompts) == 6
-
-
-def test_a_question_of_two_harvests_stands_on_one_side(tmp_path: Path) -> None:
-    folders = [tmp_path / "greedy", tmp_path / "sampled"]
-    for seed, folder in enumerate(folders):
-        make_harvest(folder, 24, 1, prompts_are=turns_of(12, f"{folder.name}.jsonl"), first_seed=100 * seed, **SMALL)
-    inside, outside = trained_and_held_out(NodeData(folders, TrainSettings()), folders)
-    assert len(outside) == 6
-    assert not inside & outside
+        assert len(data.validation_prompts) == 6 * count
 
 
 def test_no_prompt_is_in_both_parts(tmp_path: Path) -> None:

@@ -39,11 +39,9 @@ def trained(harvest: Path, tmp_path_factory: pytest.TempPathFactory) -> training
 
 
 def train_for_an_epoch(module: TrainClassifier, loader: NegativeSampling) -> None:
-    nothing = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    nothing = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
     with training.silenced_lightning():
-        trainer = L.Trainer(
-            accelerator="cpu", plugins=OneProcess(), max_epochs=1, enable_model_summary=False, **nothing
-        )
+        trainer = L.Trainer(accelerator="cpu", plugins=OneProcess(), max_epochs=1, **nothing)
         trainer.fit(module, loader)
 
 
@@ -62,13 +60,9 @@ def test_it_learns_and_saves_the_chosen_epoch(harvest: Path, trained: training.R
 def test_the_config_says_what_it_was_trained_on(harvest: Path, trained: training.Result) -> None:
     config = TreeClassifier.from_pretrained(trained.out).config
     nodes = NodeData([harvest], TrainSettings())
+    harvested = {name: PROVENANCE[name] for name in ("M", "K", "levels", "pair", "temperature", "seed")}
     assert config == ClassifierConfig(
-        M=1000,
-        K=10,
-        levels=11,
-        pair="toy",
-        temperature=0.4,
-        seed=5,
+        **harvested,
         training_seed=0,
         negatives_kept=nodes.training.negatives_kept,
         metrics=trained.metrics._asdict(),
@@ -77,7 +71,9 @@ def test_the_config_says_what_it_was_trained_on(harvest: Path, trained: training
     assert 0.001 < config.negatives_kept < 0.02
 
 
-def test_csv_has_a_line_per_epoch(trained: training.Result) -> None:
+def test_csv_has_a_line_per_epoch_and_settings_stand_beside_it(trained: training.Result) -> None:
+    saved = (trained.out / "hparams.yaml").read_text()
+    assert [name for name in asdict(QUICK) if f"{name}:" not in saved] == []
     lines = list(csv.DictReader((trained.out / "metrics.csv").open()))
     assert [float(line["average_precision"]) for line in lines] == figure(
         [metrics.average_precision for metrics in trained.history], 1, torch.float32
@@ -261,13 +257,7 @@ def test_tensorboard_has_the_metrics_and_the_reliability_picture(harvest: Path, 
     assert image.width > 300
 
 
-def test_loggers_without_what_they_need(harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logger_that_nobody_knows_is_refused(harvest: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown logger 'papyrus'; known: csv, wandb, tensorboard"):
         train([harvest], tmp_path / "classifier", QUICK, logger="papyrus")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_settings_are_saved_with_the_metrics(trained: training.Result) -> None:
-    saved = (trained.out / "hparams.yaml").read_text()
-    for name in asdict(QUICK):
-        assert f"{name}:" in saved

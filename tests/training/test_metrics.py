@@ -27,26 +27,19 @@ def test_the_surest_nodes_do_not_tie() -> None:
 
 
 def test_scores_that_are_not_finite_are_no_classifier() -> None:
+    validation = Validation(torch.zeros(2, 3), torch.ones(2) > 0, torch.zeros(2).long())
     with pytest.raises(InputError, match="scores are not finite"):
-        evaluate(
-            torch.tensor([1.0, torch.inf]), Validation(torch.zeros(2, 3), torch.ones(2) > 0, torch.zeros(2).long())
-        )
+        evaluate(torch.tensor([1.0, torch.inf]), validation)
 
 
 @pytest.mark.parametrize(
-    ("history", "chosen"),
+    ("first", "second", "chosen"),
     [
-        ([ClassifierMetrics(0.9, 0.3, 0.50), ClassifierMetrics(0.8, 0.2, 0.60)], 1),  # precision comes first
-        ([ClassifierMetrics(0.9, 0.3, 0.595), ClassifierMetrics(0.8, 0.2, 0.60)], 0),  # within 1 %: recall
-        (
-            [ClassifierMetrics(0.804, 0.3, 0.60), ClassifierMetrics(0.8, 0.2, 0.60)],
-            1,
-        ),  # similar recall: the smaller theta
-        (
-            [ClassifierMetrics(1.0, 1.0, 0.10), ClassifierMetrics(0.5, 0.1, 0.60)],
-            1,
-        ),  # all-positive networks have full recall
+        ((0.9, 0.3, 0.50), (0.8, 0.2, 0.60), 1),  # precision comes first
+        ((0.9, 0.3, 0.595), (0.8, 0.2, 0.60), 0),  # within 1 %: recall
+        ((0.804, 0.3, 0.60), (0.8, 0.2, 0.60), 1),  # similar recall: the smaller theta
+        ((1.0, 1.0, 0.10), (0.5, 0.1, 0.60), 1),  # all-positive networks have full recall
     ],
 )
-def test_selection(history: list[ClassifierMetrics], chosen: int) -> None:
-    assert select(history) == chosen
+def test_selection(first: tuple[float, ...], second: tuple[float, ...], chosen: int) -> None:
+    assert select([ClassifierMetrics(*first), ClassifierMetrics(*second)]) == chosen

@@ -155,11 +155,8 @@ def test_a_node_tells_its_numbers_by_pointer_and_by_keyboard(view: Any, compared
     view.locator("figure >> nth=0").locator(f'[data-node="{node}"]').hover()
     facts = dict(zip(view.locator("dt").all_text_contents(), view.locator("dd").all_text_contents(), strict=False))
     assert facts["token id"] == str(found["token"][node])
-    for name, column in (
-        ("draft, this token", "log_prob"),
-        ("draft, whole path", "log_joint"),
-        ("target, this token", "target"),
-    ):
+    probabilities = {"draft, this token": "log_prob", "draft, whole path": "log_joint", "target, this token": "target"}
+    for name, column in probabilities.items():
         assert float(facts[name].rstrip(" %")) == as_printed(100 * np.exp(found[column][node]), 1)
     assert facts["depth"] == "0"
     assert facts["entropy"] == f"{found['entropies'][0]:.2f} nats"
@@ -180,11 +177,8 @@ def test_a_node_tells_its_numbers_by_pointer_and_by_keyboard(view: Any, compared
 
 def test_pruned_candidates_tell_why(view: Any) -> None:
     view.select_option("#pruned", "0")
-    labels = (
-        view.locator("figure >> nth=0")
-        .locator(".node.faint")
-        .evaluate_all("nodes => nodes.map((node) => node.getAttribute('aria-label'))")
-    )
+    pruned = view.locator("figure >> nth=0").locator(".node.faint")
+    labels = pruned.evaluate_all("nodes => nodes.map((node) => node.getAttribute('aria-label'))")
     assert len(labels) > 50
     assert all("pruned: confidence" in label and "< beta 0.200" in label for label in labels)
     other = view.locator("figure >> nth=1").locator(".node.faint").first.get_attribute("aria-label")
@@ -197,9 +191,8 @@ def test_moving_beta_shows_what_the_round_would_have_cost(view: Any, compared: V
     assert "as decoded" in figure.inner_text()
     figure.locator("input").fill("0.995")
     assert f"verified with the root (decoded: {decoded_with})" in figure.inner_text()
-    assert (
-        figure.locator(".node.kept, .node.accepted").count() == int(figure.locator(".funnel b").nth(1).inner_text()) - 1
-    )
+    said = int(figure.locator(".funnel b").nth(1).inner_text())
+    assert figure.locator(".node.kept, .node.accepted").count() == said - 1
     assert "at 0.995: " in view.text_content("#summary"), "for who does not see the figure"
     figure.get_by_role("button", name="As decoded").click()
     assert figure.locator(".funnel b").nth(1).inner_text() == str(decoded_with)
@@ -285,14 +278,8 @@ def test_a_text_without_trees(tiny: Pair, opened: Open, tmp_path: Path) -> None:
 
 
 def test_live_rounds_end_as_the_document(compared: Viewer, opened: Open) -> None:
-    viewer = Viewer(
-        compared.pair,
-        compared.policies,
-        compared.document["prompt"],
-        max_new_tokens=40,
-        sampling=compared.sampling,
-        chat=False,
-    )
+    settings = {"max_new_tokens": 40, "sampling": compared.sampling, "chat": False}
+    viewer = Viewer(compared.pair, compared.policies, compared.document["prompt"], **settings)
     with LiveServer(page(viewer.document, live=EVENTS)) as server:
         view = opened(server.address)
         assert "decoding" in view.inner_text("#what")
@@ -300,9 +287,8 @@ def test_live_rounds_end_as_the_document(compared: Viewer, opened: Open) -> None
             server.send(event)
         server.end()
         playwright.expect(view.locator("body")).to_have_attribute("data-live", "", timeout=30_000)
-        assert view.evaluate("JSON.stringify(doc.policies.map((p) => p.rounds.map((r) => r.kept)))") == (
-            str([[one["kept"] for one in p["rounds"]] for p in viewer.document["policies"]]).replace(" ", "")
-        )
+        kept = [[one["kept"] for one in policy["rounds"]] for policy in viewer.document["policies"]]
+        assert view.evaluate("doc.policies.map((p) => p.rounds.map((r) => r.kept))") == kept
         assert view.inner_text("#number") == "Round {0} of {0}".format(len(viewer.document["policies"][0]["rounds"]))
 
 

@@ -121,9 +121,8 @@ def test_two_policies_write_one_text(small_pair: Pair) -> None:
 
 
 def test_events_are_the_document(small_pair: Pair) -> None:
-    viewer = Viewer(
-        small_pair, [Eagle2(K=3, levels=2, N=6)], PROMPT, max_new_tokens=12, sampling=Sampling(), chat=False
-    )
+    settings = {"max_new_tokens": 12, "sampling": Sampling(), "chat": False}
+    viewer = Viewer(small_pair, [Eagle2(K=3, levels=2, N=6)], PROMPT, **settings)
     events = list(viewer.events())
     assert [event["round"] for event in events[1:]] == viewer.document["policies"][0]["rounds"]
     texts = [text for event in events for text in event["texts"]]
@@ -146,12 +145,13 @@ def test_only_policies_with_a_threshold_can_be_pruned_again(small_pair: Pair) ->
 
 
 def test_refuses_what_generate_refuses(small_pair: Pair) -> None:
-    with pytest.raises(InputError, match="must be at least 1"):
-        decoded(small_pair, Plain(), new=0)
-    with pytest.raises(InputError, match="empty prompt"):
-        decoded(small_pair, Plain(), prompt="")
-    with pytest.raises(InputError, match="Eagle2 ranks its candidates"):
-        decoded(small_pair, Eagle2(), rule="residual")
+    for wrong, said in (
+        ({"new": 0}, "must be at least 1"),
+        ({"prompt": ""}, "empty prompt"),
+        ({"rule": "residual"}, "Eagle2 ranks its candidates"),
+    ):
+        with pytest.raises(InputError, match=said):
+            decoded(small_pair, Eagle2(), **wrong)
 
 
 def test_the_last_piece_has_the_bytes_that_no_token_completes(small_pair: Pair) -> None:

@@ -144,9 +144,7 @@ def test_every_theme_has_readable_colours() -> None:
     themes = re.findall(r":root[^{]*\{([^}]*)\}", style())
     assert len(themes) == 3, "light, dark as the system says, dark as chosen"
     for theme in themes:
-        colours = {
-            name: [*bytes.fromhex(hexadecimal)] for name, hexadecimal in re.findall(r"--([\w-]+): #(\w{6})", theme)
-        }
+        colours = {name: [*bytes.fromhex(code)] for name, code in re.findall(r"--([\w-]+): #(\w{6})", theme)}
         for words, ground in READ_ON:
             assert ratio(colours[words], colours[ground]) >= 4.5, (words, ground)
 
@@ -163,9 +161,7 @@ def test_the_number_of_hidden_children_has_a_colour_for_paper(kind: str) -> None
             if not all(parts) or len(parts) > len(path):
                 continue
             of_path = zip(parts, path[-len(parts) :], strict=True)
-            if all(
-                part[1] in ("", tag) and {*part[2].split(".")} - {""} <= classes for part, (tag, classes) in of_path
-            ):
+            if all(part[1] in ("", tag) and {*part[2].split(".")} - {""} <= kinds for part, (tag, kinds) in of_path):
                 weight = sum(part[2].count(".") for part in parts), sum(bool(part[1]) for part in parts)
                 found.append((weight, place, fill[1]))
     assert max(found)[-1] == "var(--faint)"
