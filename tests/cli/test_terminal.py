@@ -1,8 +1,6 @@
 """What tables look like in a pipe and in a terminal, whatever the names in them."""
 
-import contextlib
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -27,40 +25,19 @@ for environment in ENVIRONMENTS:
 UNSET = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE")
 
 
-def start(environments: list[dict[str, str]], stdout: int) -> subprocess.Popen[str]:
-    """Print the tables once under each of these environments, in a process of its own."""
-    clean = {name: value for name, value in os.environ.items() if name not in UNSET} | {"TERM": "xterm"}
-    command = [sys.executable, "-c", TABLES.replace("ENVIRONMENTS", repr(environments))]
-    return subprocess.Popen(command, env={**clean, "PYTHONPATH": str(ROOT)}, stdout=stdout, text=True)
-
-
 @pytest.mark.slow
 def test_a_pipe_gets_whole_rows_whatever_the_environment_says_of_a_terminal() -> None:
-    process = start([{}, {"COLUMNS": "30"}, {"COLUMNS": "300"}, {"FORCE_COLOR": "1"}], subprocess.PIPE)
-    unset, narrow, wide, coloured = process.communicate()[0].split("==\n")[:4]
+    environments = [{}, {"COLUMNS": "30"}, {"COLUMNS": "300"}, {"FORCE_COLOR": "1"}]
+    clean = {name: value for name, value in os.environ.items() if name not in UNSET} | {"TERM": "xterm"}
+    command = [sys.executable, "-c", TABLES.replace("ENVIRONMENTS", repr(environments))]
+    done = subprocess.run(command, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
+    unset, narrow, wide, coloured = done.stdout.split("==\n")[:4]
     assert unset == narrow == wide
     lines = unset.splitlines()
     assert lines[0] == "a title of more words than the table has columns"
     assert [line.split()[-1] for line in lines if "many settings" in line] == ["1.5", "end"]
     assert max(map(len, lines)) < 320, "as wide as it needs to be, and no wider"
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == unset
-
-
-@pytest.mark.slow
-def test_a_terminal_gets_what_fits_its_columns() -> None:
-    ours, theirs = pty.openpty()
-    process = start([{"COLUMNS": "50"}], theirs)
-    os.close(theirs)
-    said = b""
-    with contextlib.suppress(OSError):  # the end, as Linux tells it for a terminal
-        while read := os.read(ours, 4096):
-            said += read
-    os.close(ours)
-    assert process.wait() == 0
-    lines = re.sub("\x1b\\[[0-9;]*m", "", said.decode()).splitlines()
-    assert 40 < max(map(len, lines)) <= 50
-    words = " ".join(lines).split()
-    assert words.count("many") == words.count("settings") == 40, "names are folded, not cut"
 
 
 @pytest.mark.parametrize("name", NAMES)

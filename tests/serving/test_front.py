@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from c2t.batching import BatchDecoder, Full, Request, Update
+from c2t.batching import BatchDecoder, Request, Update
 from c2t.sampling import Sampling
 from c2t.serving.front import Answer, AsyncFront, Ending, Failed, Watch
 
@@ -29,8 +29,6 @@ class Script(BatchDecoder):
     def submit(
         self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling, sequence: int, eos: frozenset[int] | None
     ) -> Request:
-        if len(self.requests) > 3:
-            raise Full("too many wait")
         request = Request(list(prompt), max_new_tokens, sampling, sequence, eos or frozenset())
         self.requests.append(request)
         return request
@@ -209,17 +207,6 @@ def test_a_decoder_that_fails_for_nobody_is_given_up(monkeypatch: pytest.MonkeyP
             stage.submit(7, 1)
 
     assert run(play).heard.outcomes == ["failed"]
-
-
-def test_a_refusal_is_raised_at_once() -> None:
-    async def play(stage: Stage) -> None:
-        answers = [stage.submit(number, 1) for number in range(4)]
-        with pytest.raises(Full):
-            stage.submit(5, 1)
-        stage.play(10)
-        await asyncio.gather(*map(all_of, answers))
-
-    assert run(play).heard.outcomes == ["length"] * 4
 
 
 def test_requests_may_end_when_the_front_is_closed_but_not_for_ever() -> None:

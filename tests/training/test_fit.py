@@ -123,9 +123,10 @@ def test_finetune_starts_where_the_source_stopped(harvest: Path, trained: traini
     assert 0 < change.abs().max() < 0.1  # 100 steps of at most 1e-4
 
 
-def test_finetune_keeps_the_sources_shape(harvest: Path, tmp_path: Path) -> None:
-    config = ClassifierConfig(features=("depth", "joint_prob"), hidden=6, negatives=3, beta=0.1)
-    result = finetune([harvest], TreeClassifier(config), tmp_path / "fine", replace(training.FINETUNE, min_steps=20))
+def test_finetune_keeps_the_sources_shape_and_warns_of_another_m(harvest: Path, tmp_path: Path) -> None:
+    source = TreeClassifier(ClassifierConfig(features=("depth", "joint_prob"), hidden=6, negatives=3, beta=0.1, M=50))
+    with pytest.warns(UserWarning, match="M = 50, this harvest 1000"):
+        result = finetune([harvest], source, tmp_path / "fine", replace(training.FINETUNE, min_steps=20))
     kept = result.classifier.config
     assert (kept.features, kept.hidden, kept.negatives, kept.beta) == (("depth", "joint_prob"), 6, 3, 0.1)
 
@@ -144,12 +145,6 @@ def test_conditional_confidences_are_probabilities(harvest: Path, tmp_path: Path
         mean = float(confidence[records.rank == rank].mean())
         assert mean == roughly(0.7 * 0.3**rank, 0.25)
     assert result.metrics.average_precision > 0.5
-
-
-def test_another_m_warns(harvest: Path, tmp_path: Path) -> None:
-    source = TreeClassifier(ClassifierConfig(M=50))
-    with pytest.warns(UserWarning, match="M = 50, this harvest 1000"):
-        finetune([harvest], source, tmp_path / "fine", replace(training.FINETUNE, min_steps=20))
 
 
 def test_chunked_steps_are_plain_steps() -> None:

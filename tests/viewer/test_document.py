@@ -110,16 +110,6 @@ def test_the_target_probability_is_that_of_a_plain_forward(small_pair: Pair) -> 
         text += one["tokens"]
 
 
-def test_two_policies_write_one_text(small_pair: Pair) -> None:
-    viewer = decoded(small_pair, C2T(TreeClassifier(), K=4, W=4, levels=3), Eagle2(K=3, levels=2, N=6))
-    texts = [
-        [token for part in [one["first"], *one["rounds"]] for token in part["tokens"][: part["shown"]]]
-        for one in viewer.document["policies"]
-    ]
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 24
-
-
 def test_events_are_the_document(small_pair: Pair) -> None:
     settings = {"max_new_tokens": 12, "sampling": Sampling(), "chat": False}
     viewer = Viewer(small_pair, [Eagle2(K=3, levels=2, N=6)], PROMPT, **settings)

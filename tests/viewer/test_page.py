@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from c2t.classifier import TreeClassifier
-from c2t.policies import C2T, Eagle2
+from c2t.policies import Eagle2
 from c2t.viewer.document import policy_document
 from c2t.viewer.page import FOLDER, SCRIPTS, in_html, page
 from tests.viewer.documents import document, embedded
@@ -81,38 +80,6 @@ def test_d3_hierarchy_comes_with_its_licence() -> None:
     assert "Mike Bostock" in (FOLDER / name.replace(".min.js", ".LICENSE")).read_text()
 
 
-def random_round(rng: np.random.Generator, families: int, size: int) -> dict:
-    """Return a round in which 59 candidates are kept, with numbers as long as those of real ones."""
-
-    def column(values: np.ndarray, kind: str) -> str:
-        return base64.b64encode(values.astype(kind).tobytes()).decode()
-
-    count = families * size
-    return {
-        "position": 400,
-        "tokens": rng.integers(0, 49152, 8).tolist(),
-        "pieces": [" sentence"] * 8,
-        "shown": 8,
-        "passes": 10,
-        "parents": column(np.arange(families), "<i4"),
-        "sizes": column(np.full(families, size), "<i4"),
-        "entropies": column(rng.random(families), "<f4"),
-        **{name: column(rng.random(count), "<f4") for name in ("token", "log_prob", "target")},
-        "kept": list(range(1, 60)),
-        "accepted": list(range(1, 8)),
-    }
-
-
-def test_sixty_rounds_of_sixty_nodes_beside_a_second_policy_stay_under_two_megabytes() -> None:
-    rng = np.random.default_rng(0)
-    c2t, eagle2 = policy_document(C2T(TreeClassifier())), policy_document(Eagle2())
-    c2t["rounds"] = [random_round(rng, 60, 15) for _ in range(60)]  # K = 15, every node expanded
-    eagle2["rounds"] = [random_round(rng, 51, 10) for _ in range(60)]
-    texts = {str(token): " sentence" for token in range(10_000, 20_000)}
-    html = page(with_text("") | {"policies": [c2t, eagle2], "texts": texts})
-    assert len(html.encode()) < 2 * 10**6
-
-
 def test_numbers_that_json_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         in_html({"x": float("nan")})
@@ -136,32 +103,11 @@ def ratio(one: list[int], other: list[int]) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def style() -> str:
-    return re.sub(r"/\*.*?\*/", "", (FOLDER / "page.css").read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
 def test_every_theme_has_readable_colours() -> None:
-    themes = re.findall(r":root[^{]*\{([^}]*)\}", style())
+    style = re.sub(r"/\*.*?\*/", "", (FOLDER / "page.css").read_text(encoding="utf-8"), flags=re.DOTALL)
+    themes = re.findall(r":root[^{]*\{([^}]*)\}", style)
     assert len(themes) == 3, "light, dark as the system says, dark as chosen"
     for theme in themes:
         colours = {name: [*bytes.fromhex(code)] for name, code in re.findall(r"--([\w-]+): #(\w{6})", theme)}
         for words, ground in READ_ON:
             assert ratio(colours[words], colours[ground]) >= 4.5, (words, ground)
-
-
-@pytest.mark.parametrize("kind", ["kept", "faint", "accepted", "accepted shown", "root", "bonus", "missed"])
-def test_the_number_of_hidden_children_has_a_colour_for_paper(kind: str) -> None:
-    """It stands inside of its chip's element and beside the chip: the rules for words on a chip are not for it."""
-    path = [("g", {"node", *kind.split()}), ("text", {"more"})]
-    found = []
-    for place, (selectors, said) in enumerate(re.findall(r"([^{}]+)\{([^{}]*)\}", style())):
-        fill = re.search(r"\bfill: ([^;]+);", said)
-        for selector in selectors.split(",") if fill else []:
-            parts = [re.fullmatch(r"(\w*)((?:\.[\w-]+)*)", part) for part in selector.split()]
-            if not all(parts) or len(parts) > len(path):
-                continue
-            of_path = zip(parts, path[-len(parts) :], strict=True)
-            if all(part[1] in ("", tag) and {*part[2].split(".")} - {""} <= kinds for part, (tag, kinds) in of_path):
-                weight = sum(part[2].count(".") for part in parts), sum(bool(part[1]) for part in parts)
-                found.append((weight, place, fill[1]))
-    assert max(found)[-1] == "var(--faint)"
