@@ -129,19 +129,6 @@ def test_a_decision_model_is_trained_saved_loaded_and_used(
         C2T(loaded)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"columns": ("top",)}, "no further column is called 'top'; known: top_probs, hidden, target_prob"),
-        ({"policy": "c2t"}, "policy = 'c2t' cannot be harvested; known: eagle2, mcsd"),
-        ({"policy": "mcsd+", "levels": 1}, "use at least 2"),
-    ],
-)
-def test_settings_are_checked(wrong: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        HarvestSettings(**wrong)
-
-
 def test_a_draft_without_states_has_no_column_of_them() -> None:
     assert types(["top_probs"], 0).keys() == {"top_probs"}
     with pytest.raises(InputError, match="no hidden states; leave the column hidden out"):

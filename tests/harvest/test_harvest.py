@@ -232,8 +232,16 @@ def test_trees_wider_than_the_vocabulary_leave_the_folder_alone(small_pair: Pair
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"positions": "some"}, {"positions": "all", "live": True}, {"positions": "all", "policy": "mcsd+"}]
+    ("wrong", "message"),
+    [
+        ({"columns": ("top",)}, "no further column is called 'top'; known: top_probs, hidden, target_prob"),
+        ({"policy": "c2t"}, "policy = 'c2t' cannot be harvested; known: eagle2, mcsd"),
+        ({"policy": "mcsd+", "levels": 1}, "use at least 2"),
+        ({"positions": "some"}, "positions = "),
+        ({"positions": "all", "live": True}, "positions = "),
+        ({"positions": "all", "policy": "mcsd+"}, "positions = "),
+    ],
 )
-def test_positions_that_cannot_be(wrong: dict) -> None:
-    with pytest.raises(InputError, match="positions = "):
+def test_settings_are_checked(wrong: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         HarvestSettings(**wrong)
