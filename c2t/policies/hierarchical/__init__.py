@@ -5,6 +5,6 @@ some rounds, and the target verifies the tokens that they have generated. Here t
 weights, as in QuantSpec (Tiwari et al. 2025). This folder holds the policy, and the session with the int4 stage.
 """
 
-from c2t.policies.hierarchical.policy import ONLY, Hierarchical
+from c2t.policies.hierarchical.policy import Hierarchical
 
-__all__ = ["ONLY", "Hierarchical"]
+__all__ = ["Hierarchical"]

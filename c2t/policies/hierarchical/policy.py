@@ -17,12 +17,6 @@ from c2t.sessions.stateless import NoDraft
 from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
-ONLY = (
-    "the int4 target drafts in live decoding only, not where it is viewed, recorded, replayed or split over processes; "
-    "choose another policy"
-)
-
-
 # A tree of fewer nodes and one more level, for processors that multiply int4 weights slower than they read them.
 NARROW = "of=threshold:threshold=0.2,K=6,W=6,levels=4"
 
@@ -79,7 +73,10 @@ class Hierarchical(WrapperPolicy):
     def __call__(self, draft: Draft, root: Root) -> Tree:
         run = getattr(draft, "run_rounds", None)
         if run is None:
-            raise InputError(f"Hierarchical: {ONLY}")
+            raise InputError(
+                "Hierarchical: the int4 target drafts in live decoding only, not where it is viewed, recorded, "
+                "replayed or split over processes; choose another policy"
+            )
         tokens, count, tail = run(self.policy, self.rounds)
         chain = chains(tokens, count)
         return chain if tail is None else grafted(chain, count, tail)

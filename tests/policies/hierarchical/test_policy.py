@@ -295,7 +295,7 @@ def test_rounds_that_make_no_chain_are_refused(rounds: int) -> None:
 
 def test_replay_says_that_it_cannot() -> None:
     texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=4, beyond=9, sampling=Sampling())
-    with pytest.raises(InputError, match="while it decodes"):
+    with pytest.raises(InputError, match="drafts in live decoding only"):
         list(replay(toy_drafts()["eagle"], Hierarchical(DDD(), 2), texts, seed=0))
 
 
