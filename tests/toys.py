@@ -35,13 +35,13 @@ from c2t.models.drafts.language_model import DraftLM
 from c2t.models.drafts.medusa import MedusaDraft, MedusaHead
 from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.published_medusa import PublishedMedusaDraft, PublishedMedusaHeads
-from c2t.models.drafts.session import BaseDraft
+from c2t.models.drafts.session import BaseDraft, DraftSession
 from c2t.models.target.target import Target
 from c2t.policies.mcsd_plus import ForkSession
 from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.sampling import Sampling
 from c2t.tree import Tree
-from c2t.verification.target_verifier import generate
+from c2t.verification.target_verifier import generate, pad
 
 VOCABULARY = 48
 PROMPTS = [[1, 5, 9, 40], [2, 3, 4, 5, 6, 7, 8, 9, 10], [3], [7, 7, 2, 30, 31, 5]]
@@ -196,6 +196,16 @@ def emitted(steps: Sequence[Step], prompts: int) -> list[list[int]]:
         for row, prompt in enumerate(step.rows.tolist()):
             tokens[prompt] += step.tokens[row, : step.count[row]].tolist()
     return tokens
+
+
+def observed(draft: BaseDraft, target: Target, *texts: list[int]) -> tuple[DraftSession, Tensor]:
+    """A session that has read the texts up to their last tokens, the roots, and the features that it has read."""
+    tokens, lengths = pad(texts, torch.device("cpu"))
+    with torch.no_grad():
+        features = target.model(tokens, output_hidden_states=True).hidden_states[-1][:, :-1]
+    session = draft.session()
+    session.observe(tokens, features, lengths - 1)
+    return session, features
 
 
 def root_of(*tokens: int) -> Root:

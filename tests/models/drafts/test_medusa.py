@@ -1,48 +1,39 @@
-"""Medusa-style heads: the states of all depths, files, distributions that hang on the depth only, exact decoding."""
-
-from pathlib import Path
+"""Medusa-style heads: the states of all depths, distributions that hang on the depth only, exact decoding."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from c2t.decoding import DraftModel
-from c2t.models.drafts.medusa import MedusaHead
-from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_pair
 from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import MCSD, Eagle2, Plain
+from c2t.protocols import Policy
+from c2t.replay.every_position import replay_all
+from c2t.replay.lockstep import replay, write_continuations
 from c2t.replay.prompts import default_prompts, read_prompts
 from c2t.sampling import Sampling
 from c2t.verification.target_verifier import TargetModel, generate
+from tests.replay.test_every_position import assert_same, visited
 from tests.rounding import assert_same_network
 from tests.test_law import chi_square, p_value
-from tests.toys import PROMPTS, VOCABULARY, deep_pairs, emitted, root_of, run
+from tests.toys import PROMPTS, VOCABULARY, deep_pairs, emitted, observed, root_of, run
 
 TARGET, DRAFT = deep_pairs()["medusa"]
 HEADS = len(DRAFT.head.heads)
 
 
-def observed(text: list[int]):
-    session = DRAFT.session()
-    tokens = torch.tensor([text])
-    features = TARGET.model(tokens, output_hidden_states=True).hidden_states[-1][:, :-1]
-    session.observe(tokens, features, torch.tensor([len(text) - 1]))
-    return session, features
-
-
 @torch.no_grad()
 def test_each_depth_reads_the_layers_state_at_the_root() -> None:
     text, head = PROMPTS[1], DRAFT.head
-    session, features = observed(text)
+    session, features = observed(DRAFT, TARGET, text)
     h = head(features, torch.tensor([text[1:]]))[0, -1]
     wanted = [h] + [h + F.silu(block.weight @ h + block.bias) for block in head.heads]
     tree = Eagle2(K=2, levels=HEADS + 2, N=None)(session, root_of(text[-1]))
     for depth in range(-1, HEADS + 2):
         slots = (tree.depth[0] == depth).nonzero()[:, 0][None]
         rows = session.expand(tree, slots)
-        beyond = depth + 1 > HEADS
-        state = torch.zeros_like(h) if beyond else wanted[depth + 1]
+        state = wanted[depth + 1] if depth < HEADS else torch.zeros_like(h)
         assert_same_network(rows.logits[0], (TARGET.lm_head.weight @ state).expand(slots.shape[1], -1))
         assert_same_network(rows.hidden[0], state.expand(slots.shape[1], -1))
         assert_same_network(rows.log_norm[0].exp(), rows.logits[0].exp().sum(-1, keepdim=True))
@@ -53,17 +44,8 @@ def test_each_depth_reads_the_layers_state_at_the_root() -> None:
     assert session.passes.tolist() == [1]
 
 
-def test_written_as_read(tmp_path: Path) -> None:
-    save_head(DRAFT.head, tmp_path)
-    again = load_head(tmp_path, TARGET.embed_tokens)
-    assert isinstance(again, MedusaHead)
-    assert all(
-        again.state_dict()[name].float().equal(tensor.float()) for name, tensor in DRAFT.head.state_dict().items()
-    )
-
-
-def test_greedy_text_is_the_targets_and_a_round_costs_one_pass() -> None:
-    assert_greedy_text_costs_one_pass(TARGET, DRAFT, Eagle2(K=3, levels=3, N=10), 12)
+def test_greedy_text_is_the_targets_and_replay_its_rounds() -> None:
+    assert_greedy_text_and_replay(TARGET, DRAFT, Eagle2(K=3, levels=3, N=10))
 
 
 def test_the_head_of_tiny_guesses_further_than_its_layer() -> None:
@@ -77,13 +59,18 @@ def test_the_head_of_tiny_guesses_further_than_its_layer() -> None:
     assert torch.cat([step.accepted.length for step in steps[1:]]).double().mean() > 1
 
 
-def assert_greedy_text_costs_one_pass(target: TargetModel, own: DraftModel, policy: Eagle2, new: int) -> None:
+def assert_greedy_text_and_replay(target: TargetModel, own: DraftModel, policy: Policy, new: int = 12) -> None:
+    """Greedy text is the target's, a round costs one pass, and replays make the same rounds; also with n-grams."""
     plain, _ = run(target, None, Plain(), PROMPTS, new=new)
+    written = write_continuations(target, PROMPTS, max_new_tokens=new, beyond=policy.levels + 1, sampling=Sampling())
     for draft in (own, NgramDraft(own)):
         texts, steps = run(target, draft, policy, PROMPTS, new=new)
         assert texts == plain
         assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
         assert all(set(step.draft_passes.tolist()) == {1} for step in steps[1:])
+        replayed = list(replay(draft, policy, written))
+        assert_same(steps, replayed)
+        assert_same(replayed, visited(replay_all(draft, policy, written)))
 
 
 @pytest.mark.slow

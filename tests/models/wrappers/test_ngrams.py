@@ -1,6 +1,7 @@
 """A draft with the text's n-grams: its distributions against counts made one by one, and what every draft promises."""
 
 import math
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from c2t.storage.checksum import checksum
 from c2t.tree import Tree
-from c2t.verification.target_verifier import generate
+from c2t.verification.target_verifier import generate, pad
 from tests.every_policy import EVERY_POLICY
 from tests.markov import MarkovDraft, MarkovTarget
 from tests.marks import slow_except
@@ -53,11 +54,23 @@ def reader(drafter: NgramDraft, texts: list[list[int]]) -> NgramSession:
     """A session that has observed the texts in two parts, the second of another length in every row."""
     session, embed = drafter.session(), toy_target().embed_tokens
     for parts in ([text[:2] for text in texts], [text[1:] for text in texts]):
-        tokens = torch.zeros(len(texts), max(map(len, parts)), dtype=torch.long)
-        for row, part in enumerate(parts):
-            tokens[row, : len(part)] = torch.tensor(part)
-        session.observe(tokens, embed(tokens)[:, :-1], torch.tensor([len(part) - 1 for part in parts]))
+        tokens, lengths = pad(parts, torch.device("cpu"))
+        session.observe(tokens, embed(tokens)[:, :-1], lengths - 1)
     return session
+
+
+def levels(session: NgramSession) -> Iterator[tuple[NextTokenDistributions, list[tuple[int, int, list[int]]]]]:
+    """Three levels below TEXTS, of the tokens that these are made of: distributions, and (row, place, path) of each."""
+    tree, slots = Tree.root(torch.tensor([text[-1] for text in TEXTS])), torch.zeros(len(TEXTS), 1, dtype=torch.long)
+    for _ in range(3):
+        rows = session.expand(tree, slots)
+        places = [(row, place) for row in range(len(TEXTS)) for place in range(slots.shape[1])]
+        yield rows, [(row, place, path_of(tree, row, int(slots[row, place]))) for row, place in places]
+        children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)
+        prob = torch.zeros(children.shape, dtype=rows.log_probs.dtype)
+        nodes = tree.children(slots, children, prob, prob[..., 0])
+        slots = tree.size + torch.arange(nodes.size).expand(len(TEXTS), -1)
+        tree = tree.extend(nodes)
 
 
 def mixed(log_prob: Tensor, text: list[int], path: list[int], prior: Prior) -> Tensor:
@@ -90,21 +103,13 @@ def test_distributions_are_mixed_with_counts(
     assert isinstance(session, Draft)
     expand = session.draft.expand
     monkeypatch.setattr(session.draft, "expand", lambda *level: drafted.append(expand(*level)) or drafted[-1])
-    tree, slots = Tree.root(torch.tensor([text[-1] for text in TEXTS])), torch.zeros(len(TEXTS), 1, dtype=torch.long)
-    for _ in range(3):
-        rows = session.expand(tree, slots)
+    for rows, places in levels(session):
         assert rows.hidden.equal(drafted[-1].hidden)
-        for row, text in enumerate(TEXTS):
-            for place, slot in enumerate(slots[row].tolist()):
-                alone = drafted[-1].log_probs[row, place]
-                wanted = mixed(alone, text, path_of(tree, row, slot), prior)
-                assert_same_network(rows.log_probs[row, place].exp(), wanted)
-                changed += bool((alone.exp() - wanted).abs().max() > 1e-6)
-        children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)  # which the texts are made of
-        prob = torch.zeros(children.shape)
-        nodes = tree.children(slots, children, prob, prob[..., 0])
-        slots = tree.size + torch.arange(nodes.size).expand(len(TEXTS), -1)
-        tree = tree.extend(nodes)
+        for row, place, path in places:
+            alone = drafted[-1].log_probs[row, place]
+            wanted = mixed(alone, TEXTS[row], path, prior)
+            assert_same_network(rows.log_probs[row, place].exp(), wanted)
+            changed += bool((alone.exp() - wanted).abs().max() > 1e-6)
     assert changed >= (6 if prior_weight else 1)  # what was learned believes a draft that is nearly certain
 
 
@@ -114,43 +119,20 @@ def test_lookup_gives_what_followed_and_all_else_alike(dtype: torch.dtype) -> No
     """In float32 it is C that counts."""
     session = reader(NgramDraft(UniformDraft(VOCABULARY, dtype), 2.0), TEXTS)
     even = torch.full((VOCABULARY,), -math.log(VOCABULARY))
-    tree, slots = Tree.root(torch.tensor([text[-1] for text in TEXTS])), torch.zeros(len(TEXTS), 1, dtype=torch.long)
-    for _ in range(3):
-        rows = session.expand(tree, slots)
+    for rows, places in levels(session):
         assert rows.log_probs.dtype == dtype
-        for row, text in enumerate(TEXTS):
-            for place, slot in enumerate(slots[row].tolist()):
-                wanted = mixed(even.to(dtype), text, path_of(tree, row, slot), ALONE.prior(2.0))
-                assert_same_sums(rows.log_probs[row, place].exp().float(), wanted, 100)  # `even` is in float32
-        children = torch.tensor([1, 2, 7]).expand(*slots.shape, 3)  # which the texts are made of
-        prob = torch.zeros(children.shape, dtype=dtype)
-        nodes = tree.children(slots, children, prob, prob[..., 0])
-        slots = tree.size + torch.arange(nodes.size).expand(len(TEXTS), -1)
-        tree = tree.extend(nodes)
+        for row, place, path in places:
+            wanted = mixed(even.to(dtype), TEXTS[row], path, ALONE.prior(2.0))
+            assert_same_sums(rows.log_probs[row, place].exp().float(), wanted, 100)  # `even` is in float32
     assert session.passes.tolist() == [0] * len(TEXTS)
     assert rows.log_probs.exp().max() > 0.3  # it knows something
 
 
-@torch.no_grad()
-def test_all_tokens_may_be_counted_around_any_draft() -> None:
-    """But for those that it excludes: with C in float32, and without."""
-    found = []
-    for dtype in (torch.float32, torch.float64):
-        session = NgramSession(Excluding(dtype), ALONE.prior(2.0))
-        text = torch.tensor([TEXTS[0]])
-        session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
-        rows = session.expand(Tree.root(text[:, -1]), torch.zeros(1, 1, dtype=torch.long))
-        assert rows.log_probs[0, 0, 2] == -math.inf  # which followed once
-        assert rows.log_probs[0, 0, 1] > math.log(0.5)
-        found.append(rows.log_probs.double())
-    assert_same_sums(*(each.float() for each in found), 100)
+class Known(DraftSession):
+    """A draft whose logits are a function of the depths that it is asked for."""
 
-
-class Certain(DraftSession):
-    """A draft in float32 that goes on with 1, 2, 3, ... and doubts it as good as never."""
-
-    def __init__(self, last: int):
-        self.last = last
+    def __init__(self, logits: Callable[[Tensor], Tensor], vocabulary: DraftVocabulary | None = None):
+        self.logits, self.vocabulary = logits, vocabulary
 
     def observe(self, tokens, features, count) -> None: ...
 
@@ -159,43 +141,63 @@ class Certain(DraftSession):
     def _logits(self, hidden): ...
 
     def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
-        logits = torch.randn(*slots.shape, VOCABULARY)
-        following = self.last + tree.depth.gather(1, slots.clamp(min=0)) + 2
-        return NextTokenDistributions(logits.scatter_add_(2, following[..., None], torch.full((*slots.shape, 1), 20.0)))
+        logits = self.logits(tree.depth.gather(1, slots.clamp(min=0)))
+        return NextTokenDistributions(logits, logits[..., :0], self.vocabulary)
 
 
-class Excluding(Certain):
-    """A draft to which all tokens but one are alike."""
-
-    def __init__(self, dtype: torch.dtype):
-        self.dtype = dtype
-
-    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
-        logits = torch.zeros(*slots.shape, VOCABULARY, dtype=self.dtype)
-        logits[..., 2] = -math.inf
-        return NextTokenDistributions(logits, logits[..., :0])
+def alike(dtype: torch.dtype, size: int, excluded: int) -> Callable[[Tensor], Tensor]:
+    """Of a draft to which all tokens but one are alike."""
+    logits = torch.zeros(size, dtype=dtype).index_fill(0, torch.tensor(excluded), -math.inf)
+    return lambda depths: logits.repeat(*depths.shape, 1)
 
 
-class Narrow(Certain):
-    """A draft of three tokens that are alike, and one more that this text has."""
+def read_by(draft: DraftSession, prior: Prior, text: list[int]) -> NgramSession:
+    session, tokens = NgramSession(draft, prior), torch.tensor([text])
+    session.observe(tokens, torch.zeros(1, len(text) - 1, 1), torch.tensor([len(text) - 1]))
+    return session
 
-    def __init__(self, dtype: torch.dtype):
-        self.dtype = dtype
 
-    def expand(self, tree: Tree, slots: Tensor) -> NextTokenDistributions:
-        logits = torch.zeros(*slots.shape, 5, dtype=self.dtype)
-        logits[..., 4] = -math.inf
-        vocabulary = DraftVocabulary(torch.tensor([1, 2, 3]), VOCABULARY, torch.tensor([[9, -1]]))
-        return NextTokenDistributions(logits, logits[..., :0], vocabulary)
+def root_rows(session: NgramSession, token: int) -> NextTokenDistributions:
+    return session.expand(Tree.root(torch.tensor([token])), torch.zeros(1, 1, dtype=torch.long))
+
+
+@torch.no_grad()
+def test_all_tokens_may_be_counted_around_any_draft() -> None:
+    """But for those that it excludes: with C in float32, and without."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        session = read_by(Known(alike(dtype, VOCABULARY, 2)), ALONE.prior(2.0), TEXTS[0])
+        log_probs = root_rows(session, TEXTS[0][-1]).log_probs
+        assert log_probs[0, 0, 2] == -math.inf  # which followed once
+        assert log_probs[0, 0, 1] > math.log(0.5)
+        found.append(log_probs.float())
+    assert_same_sums(*found, 100)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_draft_keeps_its_part_of_the_vocabulary(dtype: torch.dtype) -> None:
+    """With C and without: other tokens stay out, a text's own are in, and there are no more children than tokens."""
+    three = DraftVocabulary(torch.tensor([1, 2, 3]), VOCABULARY, torch.tensor([[9, -1]]))  # and one that this text has
+    session = read_by(Known(alike(dtype, 5, 4), three), READING.default, TEXTS[0])
+    rows = root_rows(session, TEXTS[0][-1])
+    assert rows.log_probs[0, 0].isfinite().nonzero()[:, 0].tolist() == [1, 2, 3, 9]
+    assert rows.log_probs[0, 0, 1] > rows.log_probs[0, 0, 3]  # it followed often
+    with pytest.raises(InputError, match="more than the draft's vocabulary of 3 tokens"):
+        rows.top(4)
 
 
 def test_no_probability_exceeds_one_and_no_child_its_parent() -> None:
     """Or reranking would keep a node without its parent, even without the root."""
     for last in range(1, 21):
-        text = torch.tensor([[*range(last + 9)] * 2 + [*range(last + 1)]])
-        session = NgramSession(Certain(last), READING.default)
-        session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
-        tree = Eagle2(K=3, levels=6, N=5)(session, root_of(last))
+
+        def certain(depths: Tensor, last: int = last) -> Tensor:
+            """In float32: it goes on with last + 1, last + 2, ... and doubts it as good as never."""
+            logits = torch.randn(*depths.shape, VOCABULARY)
+            return logits.scatter_add_(2, (last + depths + 2)[..., None], torch.full((*depths.shape, 1), 20.0))
+
+        text = [*range(last + 9)] * 2 + [*range(last + 1)]
+        tree = Eagle2(K=3, levels=6, N=5)(read_by(Known(certain), READING.default, text), root_of(last))
         assert tree.depth[0].tolist() == [-1, 0, 1, 2, 3]
         assert (tree.log_prob <= 0).all()
 
@@ -244,10 +246,7 @@ def test_text_follows_the_targets_law(policy) -> None:
 def test_a_text_that_repeats_itself_is_gone_on_with(name: str) -> None:
     """Whatever a random head says, as long as it does not exclude a token."""
     text = [4, 9, 2, 30, 17] * 3 + [4, 9]
-    drafter = {
-        "medusa": NgramDraft(deep_pairs()["medusa"][1], 0.01),
-        "lookup": LOOKUP,
-    }[name]
+    drafter = {"medusa": NgramDraft(deep_pairs()["medusa"][1], 0.01), "lookup": LOOKUP}[name]
     tree = Eagle2(K=1, levels=7, N=None)(reader(drafter, [text]), root_of(text[-1]))
     assert tree.token[0].tolist() == [9, 2, 30, 17, 4, 9, 2, 30]
 
@@ -282,20 +281,6 @@ def test_what_is_mixed_goes_with_the_kind_of_draft() -> None:
 
 def test_without_a_draft_nothing_is_learned() -> None:
     assert NgramDraft(UniformDraft(VOCABULARY, torch.float32)).prior == ALONE.prior(4.0) == Prior(2, (4.0, 1.0, 0.25))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_draft_keeps_its_part_of_the_vocabulary(dtype: torch.dtype) -> None:
-    """With C and without: other tokens stay out, a text's own are in, and there are no more children than tokens."""
-    text = torch.tensor([TEXTS[0]])
-    session = NgramSession(Narrow(dtype), READING.default)
-    session.observe(text, torch.zeros(1, text.shape[1] - 1, 1), torch.tensor([text.shape[1] - 1]))
-    rows = session.expand(Tree.root(text[:, -1]), torch.zeros(1, 1, dtype=torch.long))
-    assert rows.log_probs[0, 0].isfinite().nonzero()[:, 0].tolist() == [1, 2, 3, 9]
-    assert rows.log_probs[0, 0, 1] > rows.log_probs[0, 0, 3]  # it followed often
-    with pytest.raises(InputError, match="more than the draft's vocabulary of 3 tokens"):
-        rows.top(4)
 
 
 def test_a_mixture_is_known_by_what_it_weighs() -> None:

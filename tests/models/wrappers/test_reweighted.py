@@ -23,15 +23,11 @@ from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.models.wrappers.path_correction import PathCorrection
 from c2t.models.wrappers.pmi_bigrams import MANY, POWER, PRIOR, UNSEEN, PmiBigrams
 from c2t.models.wrappers.reweighted import Correction, ReweightedDraft
-from c2t.policies import C2T, Eagle2, Plain
+from c2t.policies import C2T, Eagle2
 from c2t.protocols import Draft
-from c2t.replay.every_position import replay_all
-from c2t.replay.lockstep import replay, write_continuations
-from c2t.sampling import Sampling
-from tests.models.drafts.test_medusa import assert_law_is_kept
-from tests.replay.test_every_position import assert_same, visited
+from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_network, assert_same_sums
-from tests.toys import PROMPTS, VOCABULARY, deep_pairs, random_eagle, root_of, run, toy_classifier
+from tests.toys import PROMPTS, VOCABULARY, deep_pairs, observed, random_eagle, root_of, run, toy_classifier
 
 TARGET, DRAFT = deep_pairs()["medusa"]
 TEXTS = [[x, *range(0, 48, 3), x, *range(0, 48, 5)] * 9 for x in range(48)]  # enough to change ranks
@@ -83,14 +79,11 @@ def by_network(log_probs: Tensor, best: list[int], before: int, token: int, dept
 def test_distributions_are_those_of_the_definition(
     name: str, definition: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, drafted, text = ReweightedDraft(DRAFT, CORRECTIONS[name]).session(), [], PROMPTS[1]
+    session, _ = observed(ReweightedDraft(DRAFT, CORRECTIONS[name]), TARGET, PROMPTS[1])
     assert isinstance(session, Draft)
-    tokens = torch.tensor([text])
-    features = TARGET.model(tokens, output_hidden_states=True).hidden_states[-1][:, :-1]
-    session.observe(tokens, features, torch.tensor([len(text) - 1]))
-    expand, changed = session.draft.expand, 0
+    drafted, expand, changed = [], session.draft.expand, 0
     monkeypatch.setattr(session.draft, "expand", lambda *level: drafted.append(expand(*level)) or drafted[-1])
-    tree = Eagle2(K=2, levels=3, N=None)(session, root_of(text[-1]))
+    tree = Eagle2(K=2, levels=3, N=None)(session, root_of(PROMPTS[1][-1]))
     for depth in range(3):
         slots = (tree.depth[0] == depth).nonzero()[:, 0][None]
         rows = session.expand(tree, slots)
@@ -119,19 +112,8 @@ def test_the_root_is_left_to_the_draft(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
-    plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)
-    policies = (Eagle2(K=3, levels=3, N=10), C2T(toy_classifier(), beta=0.3, K=3, levels=3))
-    for policy in policies:
-        for draft in (ReweightedDraft(DRAFT, CORRECTIONS[name]), NgramDraft(ReweightedDraft(DRAFT, CORRECTIONS[name]))):
-            texts, steps = run(TARGET, draft, policy, PROMPTS, new=12)
-            assert texts == plain
-            assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
-            assert all(set(step.draft_passes.tolist()) == {1} for step in steps[1:])
-            written = write_continuations(
-                TARGET, PROMPTS, max_new_tokens=12, beyond=policy.levels + 1, sampling=Sampling(temperature=0.0)
-            )
-            assert_same(steps, list(replay(draft, policy, written)))
-            assert_same(replay(draft, policy, written), visited(replay_all(draft, policy, written)))
+    for policy in (Eagle2(K=3, levels=3, N=10), C2T(toy_classifier(), beta=0.3, K=3, levels=3)):
+        assert_greedy_text_and_replay(TARGET, ReweightedDraft(DRAFT, CORRECTIONS[name]), policy)
 
 
 @pytest.mark.slow
@@ -195,71 +177,59 @@ def test_fits_are_read_by_the_drafts_name(tmp_path: Path) -> None:
         assert_same_sums(*(score[0].bfloat16() for score in scores), 32)  # stored in bfloat16
 
 
-def counts_of(
-    followers: list[int],
-    counts: list[int],
-    many: Sequence[int] = (),
-    behind: int = 2,
-    vocabulary: int = VOCABULARY,
-) -> dict[str, Tensor]:
+def counts_of(followers: list[int], counts: list[int], many: Sequence[int] = (), behind: int = 2, of: int = VOCABULARY):
     """A table of these followers of token 7, which says that it has `behind` ones."""
-    different = behind * nn.functional.one_hot(torch.tensor(7), vocabulary)
     columns = {"followers": followers, "counts": counts, "many": many}
+    different = behind * nn.functional.one_hot(torch.tensor(7), of)
     return {"different": different} | {name: torch.tensor(column).long() for name, column in columns.items()}
 
 
 @pytest.mark.parametrize(
-    ("ending", "file", "content", "line"),
+    "content",
     [
-        ("+bigrams", pmi_bigrams.FILE, None, "no counts of pairs can be read"),
-        ("+bigrams", pmi_bigrams.FILE, counts_of([5, 4], [1, 1]), "not counts of"),  # not in rising order
-        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, 0]), "not counts of"),
-        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1]), "not counts of"),
-        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 99], [1, 1]), "not counts of"),
-        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, MANY]), "not counts of"),
-        (
-            "+bigrams",
-            pmi_bigrams.FILE,
-            counts_of([4, 5], [1, MANY], [MANY - 1]),
-            "not counts of",
-        ),
-        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, MANY + 1]), "not counts of"),
-        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, 1], behind=3), "not counts of"),
-        ("+bigrams", pmi_bigrams.FILE, counts_of([4, 5], [1, 1], vocabulary=VOCABULARY + 1), "not counts of"),
-        ("+fit", path_correction.FILE, None, "no fit can be read"),
-        ("+fit", path_correction.FILE, {"depth": torch.ones(2), "vectors": torch.ones(2, 2)}, "no fit can be read"),
-        (
-            "+fit",
-            path_correction.FILE,
-            {"depth": torch.ones(2, 2), "vectors": torch.ones(2, 2)},
-            "not the fit of a draft",
-        ),
+        counts_of([5, 4], [1, 1]),  # not in rising order
+        counts_of([4, 5], [1, 0]),
+        counts_of([4, 5], [1]),
+        counts_of([4, 99], [1, 1]),
+        counts_of([4, 5], [1, MANY]),
+        counts_of([4, 5], [1, MANY], [MANY - 1]),
+        counts_of([4, 5], [1, MANY + 1]),
+        counts_of([4, 5], [1, 1], behind=3),
+        counts_of([4, 5], [1, 1], of=VOCABULARY + 1),
     ],
 )
-def test_wrong_files_are_refused_in_one_line(
-    ending: str, file: str, content: dict[str, Tensor] | None, line: str, tmp_path: Path
-) -> None:
-    folder = saved(tmp_path)
-    (folder / file).unlink()
-    if content:
-        save_file(content, folder / file)
-    with pytest.raises(InputError, match=line):
-        load_draft(f"{folder}{ending}", TARGET)
+def test_wrong_counts_are_refused_in_one_line(content: dict[str, Tensor], tmp_path: Path) -> None:
+    save_file(content, saved(tmp_path) / pmi_bigrams.FILE)
+    with pytest.raises(InputError, match="not counts of"):
+        load_draft(f"{tmp_path / 'draft_medusa'}+bigrams", TARGET)
 
 
-def test_a_fit_needs_depths_and_states_of_its_width(tmp_path: Path) -> None:
+def test_wrong_fits_are_refused_in_one_line(tmp_path: Path) -> None:
     folder, fit = saved(tmp_path), learned()
-    fit.depth = nn.Parameter(torch.zeros(0, 12))
-    fit.save(folder)
-    with pytest.raises(InputError, match="it has no depths"):
-        load_draft(f"{folder}+fit", TARGET)
+    few, square = {"depth": torch.ones(2), "vectors": torch.ones(2, 2)}, {"depth": torch.ones(2, 2)}
+    for content, line in ((few, "no fit can be read"), (few | square, "not the fit of a draft")):
+        save_file(content, folder / path_correction.FILE)
+        with pytest.raises(InputError, match=line):
+            load_draft(f"{folder}+fit", TARGET)
+    for name, value, line in (
+        ("bias", torch.full_like(fit.bias, math.nan), "not finite"),
+        ("depth", torch.zeros(0, 12), "no depths"),
+    ):
+        wrong = learned()
+        setattr(wrong, name, nn.Parameter(value))
+        wrong.save(folder)
+        with pytest.raises(InputError, match=line):
+            load_draft(f"{folder}+fit", TARGET)
+
+
+def test_without_files_or_pairs_there_is_no_correction(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    for ending, file, line in (
+        ("bigrams", pmi_bigrams.FILE, "no counts of pairs can be read"),
+        ("fit", path_correction.FILE, "no fit can be read"),
+    ):
+        (folder / file).unlink()
+        with pytest.raises(InputError, match=line):
+            load_draft(f"{folder}+{ending}", TARGET)
     with pytest.raises(InputError, match="no pairs of tokens to count"):
         PmiBigrams.counted([torch.tensor([4])], VOCABULARY)
-
-
-def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    folder, fit = saved(tmp_path), learned()
-    nn.init.constant_(fit.bias, float("nan"))
-    fit.save(folder)
-    with pytest.raises(InputError, match="not finite"):
-        load_draft(f"{folder}+fit", TARGET)
