@@ -39,36 +39,41 @@ def made(tmp_path: Path, folder: str = "cache/kernels") -> list[Path]:
     return sorted((tmp_path / folder).glob("*.so"))
 
 
-def counting_compiler(tmp_path: Path, line: str = 'exec gcc "$@"') -> tuple[Path, Callable[[], int]]:
-    """Return a compiler, and what says how often it was called."""
-    place, calls = tmp_path / "a compiler", tmp_path / "calls"
-    place.write_text(f"#!/bin/sh\necho >> {shlex.quote(str(calls))}\n{line}\n")
-    place.chmod(0o755)
-    return place, lambda: len(calls.read_text().splitlines()) if calls.exists() else 0
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[], int]]:
+    """A function that makes a compiler of a line of shell, and returns what says how often it was called."""
+
+    def made(line: str = 'exec gcc "$@"', options: str = "") -> Callable[[], int]:
+        place, calls = tmp_path / "a compiler", tmp_path / "calls"
+        place.write_text(f"#!/bin/sh\necho >> {shlex.quote(str(calls))}\n{line}\n")
+        place.chmod(0o755)
+        monkeypatch.setenv("CC", f"{shlex.quote(str(place))}{options}")
+        return lambda: len(calls.read_text().splitlines()) if calls.exists() else 0
+
+    return made
 
 
 @needs_compiler
 def test_a_library_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert library_in_new_process(source).seven() == 7
-    (first,) = made(tmp_path)
+    [first] = made(tmp_path)
     before = first.stat().st_mtime_ns
     assert library_in_new_process(source).seven() == 7
     assert first.stat().st_mtime_ns == before
-    source.write_text(SOURCE.replace("7;", "8;"))
-    assert library_in_new_process(source).seven() == 8
-    assert len(made(tmp_path)) == 2
-    monkeypatch.setattr(compiled, "FLAGS", (*compiled.FLAGS, "-DUNUSED"))
-    assert library_in_new_process(source).seven() == 8
-    assert len(made(tmp_path)) == 3
-    source.with_name("header.h").write_text("#define MORE 1\n")
-    assert library_in_new_process(source).seven() == 8
-    assert len(made(tmp_path)) == 4
+    changes = (
+        lambda: source.write_text(SOURCE.replace("7;", "8;")),
+        lambda: monkeypatch.setattr(compiled, "FLAGS", (*compiled.FLAGS, "-DUNUSED")),
+        lambda: source.with_name("header.h").write_text("#define MORE 1\n"),
+    )
+    for libraries_there, change in enumerate(changes, 2):
+        change()
+        assert library_in_new_process(source).seven() == 8
+        assert len(made(tmp_path)) == libraries_there
 
 
 @needs_compiler
-def test_all_files_of_a_folder_are_one_library(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cc, calls = counting_compiler(tmp_path)
-    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+def test_all_files_of_a_folder_are_one_library(source: Path, tmp_path: Path, counted) -> None:
+    calls = counted()
     source.with_name("other.c").write_text("long seven(void);\nlong eight(void) { return seven() + 1; }\n")
     found = library_in_new_process(source)
     assert (found.seven(), found.eight()) == (7, 8)
@@ -76,12 +81,11 @@ def test_all_files_of_a_folder_are_one_library(source: Path, tmp_path: Path, mon
 
 
 @needs_compiler
-def test_who_comes_meanwhile_waits(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cc, calls = counting_compiler(tmp_path, 'sleep 0.2; exec gcc "$@"')
-    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+def test_who_comes_meanwhile_waits(source: Path, counted) -> None:
+    calls = counted('sleep 0.2; exec gcc "$@"')
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(library_in_new_process, [source] * 3))
-    assert [each.seven() for each in found] == [7, 7, 7]
+    assert [library.seven() for library in found] == [7, 7, 7]
     assert calls() == 1
 
 
@@ -92,24 +96,21 @@ def test_every_kernel_compiles_and_is_declared_in_the_header() -> None:
     subprocess.run([*command, *compiled.SOURCES.glob("*.c")], check=True)
 
 
-def test_none_without_a_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+@pytest.mark.parametrize(("variable", "value"), [("PATH", ""), (compiled.MARCH, compiled.OFF)])
+def test_none_without_a_compiler(variable: str, value: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or where it is switched off."""
     monkeypatch.delenv("CC", raising=False)
-    assert library_in_new_process(source) is None
-
-
-def test_none_when_switched_off(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiled.MARCH, compiled.OFF)
+    monkeypatch.setenv(variable, value)
     assert library_in_new_process(source) is None
 
 
 @needs_compiler
-def test_cc_names_the_compiler(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cc, calls = counting_compiler(tmp_path)
-    monkeypatch.setenv("CC", f"{shlex.quote(str(cc))} -DUNUSED")
+def test_cc_names_the_compiler(source: Path, tmp_path: Path, counted) -> None:
+    calls = counted(options=" -DUNUSED")
     assert library_in_new_process(source).seven() == 7
     assert calls() == 1
-    cc.write_text(cc.read_text() + "# another version\n")
+    with (tmp_path / "a compiler").open("a") as file:
+        file.write("# another version\n")
     assert library_in_new_process(source).seven() == 7
     assert calls() == 2
 
@@ -122,15 +123,12 @@ def test_a_compiler_that_is_not_there_is_named(named: str, source: Path, monkeyp
 
 
 @needs_compiler
-def test_none_and_a_line_when_it_does_not_compile(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_none_and_a_line_when_it_does_not_compile(source: Path, tmp_path: Path, counted) -> None:
     """It is tried once for sources and a compiler."""
-    cc, calls = counting_compiler(tmp_path)
-    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+    calls = counted()
     source.write_text("long seven(void) { return")
+    line = r"did not compile c2t's kernels, so torch does their work, slower: .*kernel\.c.*error"
     for _ in range(3):
-        line = r"did not compile c2t's kernels, so torch does their work, slower: .*kernel\.c.*error"
         with pytest.warns(UserWarning, match=line) as said:
             assert library_in_new_process(source) is None
         assert len(said) == 1
@@ -142,50 +140,31 @@ def test_none_and_a_line_when_it_does_not_compile(
 
 
 @pytest.mark.parametrize("line", ["echo 'error: No space left on device'; exit 1", "kill -9 $$"])
-def test_what_may_succeed_another_time_is_tried_again(
-    line: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cc, calls = counting_compiler(tmp_path, line)
-    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+def test_what_may_succeed_another_time_is_tried_again(line: str, source: Path, counted) -> None:
+    calls = counted(line)
     for tries in (1, 2):
         with pytest.warns(UserWarning, match="did not compile"):
             assert library_in_new_process(source) is None
         assert calls() == tries
 
 
-def test_the_processor_not_the_clock_limits_a_compiler(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_processor_not_the_clock_limits_a_compiler(source: Path, counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "LIMITED", ("/bin/sh", "-c", 'ulimit -S -t 1; exec "$@"', "sh"))
-    cc, calls = counting_compiler(tmp_path, "while :; do :; done")
-    monkeypatch.setenv("CC", shlex.quote(str(cc)))
+    calls = counted("while :; do :; done")
     for _ in range(2):
         with pytest.warns(UserWarning, match="more than 120 s of a processor"):
             assert library_in_new_process(source) is None
     assert calls() == 1
 
 
-def in_half(place: Path) -> None:
-    place.write_bytes(place.read_bytes()[: place.stat().st_size // 2])
-
-
-def zeros_behind_the_first_page(place: Path) -> None:
-    place.write_bytes(place.read_bytes()[:4096].ljust(place.stat().st_size, b"\0"))
-
-
-def one_bit(place: Path) -> None:
-    content = bytearray(place.read_bytes())
-    content[len(content) // 2] ^= 1
-    place.write_bytes(content)
+def one_bit(content: bytes) -> bytes:
+    half = len(content) // 2
+    return content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
 
 
 def a_pipe(place: Path) -> None:
     place.unlink()
     os.mkfifo(place)
-
-
-def nothing(place: Path) -> None:
-    place.write_bytes(b"")
 
 
 def of_another_user(place: Path) -> None:
@@ -194,22 +173,23 @@ def of_another_user(place: Path) -> None:
     os.chown(place, 65534, 65534)
 
 
-def others_can_write(place: Path) -> None:
-    place.chmod(0o666)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "in half": lambda place: place.write_bytes(place.read_bytes()[: place.stat().st_size // 2]),
+    "zeros": lambda place: place.write_bytes(place.read_bytes()[:4096].ljust(place.stat().st_size, b"\0")),
+    "one bit": lambda place: place.write_bytes(one_bit(place.read_bytes())),
+    "a pipe": a_pipe,
+    "nothing": lambda place: place.write_bytes(b""),
+    "of another user": of_another_user,
+    "others can write": lambda place: place.chmod(0o666),
+}
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "damage",
-    [in_half, zeros_behind_the_first_page, one_bit, a_pipe, nothing, of_another_user, others_can_write],
-    ids=lambda damage: damage.__name__,
-)
-def test_what_is_damaged_or_not_this_users_is_made_again(
-    damage: Callable[[Path], None], source: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_or_not_this_users_is_made_again(damage: str, source: Path, tmp_path: Path) -> None:
     library_in_new_process(source)
     (place,) = made(tmp_path)
-    damage(place)
+    DAMAGES[damage](place)
     assert libraries.read(place) is None
     assert library_in_new_process(source).seven() == 7
     assert libraries.read(place)
@@ -220,10 +200,9 @@ def test_what_is_damaged_or_not_this_users_is_made_again(
 def test_foreign_code_is_not_run(how: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library_in_new_process(source)
     (place,), ran, foreign = made(tmp_path), tmp_path / "ran", tmp_path / "foreign.so"
-    foreign.with_suffix(".c").write_text(FOREIGN % ran)
-    subprocess.run(
-        [*compiled.compiler(), "-shared", "-fPIC", "-o", str(foreign), str(foreign.with_suffix(".c"))], check=True
-    )
+    code = foreign.with_suffix(".c")
+    code.write_text(FOREIGN % ran)
+    subprocess.run([*compiled.compiler(), "-shared", "-fPIC", "-o", foreign, code], check=True)
     content = foreign.read_bytes()
     if how == "content":
         place.write_bytes(content)
@@ -323,19 +302,15 @@ def test_where_nothing_can_be_kept_each_start_compiles(
 
 
 @needs_compiler
-def test_without_files_in_memory_a_copy_of_ones_own_is_loaded(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_files_in_memory_a_copy_of_ones_own_is_loaded(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     assert library_in_new_process(source).seven() == 7
 
 
 @needs_compiler
-def test_a_lock_that_is_held_delays_but_does_not_stop(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiled, "PATIENCE", 0.2)
-    start = time.monotonic()
-    with libraries.locked(libraries.folder(), 1.0):
+def test_a_lock_that_is_held_delays_but_does_not_stop(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked, start = libraries.locked, time.monotonic()
+    monkeypatch.setattr(libraries, "locked", lambda path, _: locked(path, 0.2))
+    with locked(libraries.folder(), 1.0):
         assert library_in_new_process(source).seven() == 7
     assert time.monotonic() - start >= 0.2

@@ -1,7 +1,9 @@
 """The layer in C computes what transformers' layer does, for each token the same bits whatever else is computed."""
 
+import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -228,37 +230,26 @@ def test_a_text_alone_has_the_same_bits_however_its_queries_are_shared_out(
             assert torch.equal(alone[0, 0], found[0][0, place]), (n, place)
 
 
-@pytest.mark.skipif(not PRODUCTS_IN_BF16, reason="this processor has no products in bf16")
-@pytest.mark.parametrize("kind", PRODUCTS_IN_BF16)
-@pytest.mark.parametrize("cached", [torch.float32, torch.bfloat16])
+# bf16 has 8 bits: an input is off by 2^-9 of itself at most, and a sum of many by less than that on average. A byte is
+# off by at most 1/254 of the largest in its block or column, so by 1 % of the usual one's size, and the four matrices
+# are one behind the other.
+OFF = {**dict.fromkeys(PRODUCTS_IN_BF16, (2**-14, 2**-8)), Kind.INT8: (2**-12, 2**-4)}
+
+
+@pytest.mark.parametrize(("kind", "cached"), [(kind, cached) for kind, cached in CACHED if kind in OFF])
 @pytest.mark.parametrize("read", [True, False])
 @pytest.mark.parametrize(("rows", "n", "prefix"), [(1, 1, 37), (2, 5, 16), (3, 33, 50)])
 @torch.inference_mode()
-def test_products_in_bf16_differ_by_the_rounding_of_inputs(
-    rows: int, n: int, prefix: int, read: bool, cached: torch.dtype, kind: Kind, monkeypatch: pytest.MonkeyPatch
+def test_rounded_products_differ_by_the_rounding(
+    rows: int, n: int, prefix: int, read: bool, kind: Kind, cached: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer = layer_as(kind, monkeypatch, read)
-    x, positions, mask, buffer = inputs(rows, n, prefix)
+    packed, layer = packed_as(kind, monkeypatch, read), layer_as(kind, monkeypatch, read)
+    x, positions, mask, buffer = inputs(rows, n, prefix, wide=kind in ROUNDED)
     buffer = buffer.to(cached)
-    found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
-    exact = exact_output(layer, x, positions, mask, buffer, prefix)
-    # bf16 has 8 bits: an input is off by 2^-9 of itself at most, and a sum of many by less than that on average.
-    off = (found - exact).abs().mean() / exact.abs().mean()
-    assert 2**-14 < off < 2**-8
-
-
-@needs_bytes
-@pytest.mark.parametrize("read", [True, False])
-@torch.inference_mode()
-def test_products_of_bytes_differ_by_the_rounding_of_both(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed, layer = packed_as(Kind.INT8, monkeypatch, read), layer_as(Kind.INT8, monkeypatch, read)
-    x, positions, mask, buffer = inputs(2, 5, 16, wide=True)
     found = packed_output(packed, x, positions, mask, buffer.clone())
-    exact = exact_output(layer, x, positions, mask, buffer, 16)
-    # A number is off by at most 1/254 of the largest in its block or column, so by 1 % of the usual one's size, and the
-    # four matrices are one behind the other.
-    off = (found - exact).abs().mean() / exact.abs().mean()
-    assert 2**-12 < off < 2**-4
+    exact = exact_output(layer, x, positions, mask, buffer, prefix)
+    least, most = OFF[kind]
+    assert least < (found - exact).abs().mean() / exact.abs().mean() < most
 
 
 def in_bytes(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -276,22 +267,6 @@ def bytes_of(x: Tensor) -> Tensor:
     return ((blocks * to_byte).round().nan_to_num() * (peaks / 127).double()).flatten(-2)
 
 
-@needs_bytes
-@pytest.mark.parametrize("rows", [1, 8, 9, 30, 0])
-@pytest.mark.parametrize(("outputs", "width"), [(1, 64), (32, 192), (70, 576)])
-def test_matrices_of_bytes(rows: int, outputs: int, width: int) -> None:
-    """Sums of whole numbers are exact: what differs is a product, a scale and a sum for every block."""
-    generator = torch.Generator().manual_seed(rows + width)
-    weight, bias, x = (torch.randn(shape, generator=generator) for shape in ((outputs, width), outputs, (rows, width)))
-    weight[0] = 0
-    x[: rows // 2, :BLOCK] = 0
-    exact, size = in_bytes(weight, x)
-    bound = growth(width // BLOCK + 3) * size
-    assert_within(PackedMatrix(weight, kind=Kind.INT8)(x), exact, bound)
-    found = PackedMatrix(weight, bias, Kind.INT8)(x)
-    assert_within(found, exact + bias, bound + growth(1) * (exact + bias).abs())
-
-
 def in_nibbles(weight: Tensor) -> Tensor:
     """What 4 bits make of weights, each GROUP of an output with a scale and an offset in fp16."""
     groups = weight.unflatten(-1, (-1, GROUP))
@@ -301,24 +276,32 @@ def in_nibbles(weight: Tensor) -> Tensor:
     return (whole.double() * scale.double() + least.double()).flatten(-2)
 
 
-@needs_bytes
-@pytest.mark.parametrize("rows", [1, 8, 9, 30, 0])
-@pytest.mark.parametrize(("outputs", "width"), [(1, 64), (32, 192), (70, 576)])
-def test_matrices_of_halves_of_bytes(rows: int, outputs: int, width: int) -> None:
-    """Whole numbers times scales; bounded by the sizes of what is added and taken off again for each group."""
-    generator = torch.Generator().manual_seed(rows + width)
-    weight, bias, x = (torch.randn(shape, generator=generator) for shape in ((outputs, width), outputs, (rows, width)))
-    weight[0, : width // 2] = 0
-    x[: rows // 2, :BLOCK] = 0
-    rounded = bytes_of(x)
-    exact = rounded @ in_nibbles(weight).T
-    groups = weight.unflatten(-1, (-1, GROUP))
+def rounded_product(kind: Kind, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The product of what is rounded, in float64, and how far one in float32 may lie from it: sums of whole numbers are
+    exact, so what differs is a product, a scale and a sum for every block; in 4 bits what is added and taken off again
+    for each group."""
+    width = weight.shape[1]
+    if kind == Kind.INT8:
+        exact, size = in_bytes(weight, x)
+        return exact, growth(width // BLOCK + 3) * size
+    rounded, groups = bytes_of(x), weight.unflatten(-1, (-1, GROUP))
     reach = (groups.abs().amax(-1, keepdim=True) + groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)) * 1.01
     size = rounded.abs() @ reach.expand_as(groups).flatten(-2).double().T
-    bound = growth(width // GROUP + 5) * size
-    assert_within(PackedMatrix(weight, kind=Kind.INT4)(x), exact, bound)
-    found = PackedMatrix(weight, bias, Kind.INT4)(x)
-    assert_within(found, exact + bias, bound + growth(1) * (exact + bias).abs())
+    return rounded @ in_nibbles(weight).T, growth(width // GROUP + 5) * size
+
+
+@needs_bytes
+@pytest.mark.parametrize("kind", ROUNDED)
+@pytest.mark.parametrize("rows", [1, 8, 9, 30, 0])
+@pytest.mark.parametrize(("outputs", "width"), [(1, 64), (32, 192), (70, 576)])
+def test_matrices_of_bytes_and_of_halves_of_bytes(rows: int, outputs: int, width: int, kind: Kind) -> None:
+    generator = torch.Generator().manual_seed(rows + width)
+    weight, bias, x = (torch.randn(shape, generator=generator) for shape in ((outputs, width), outputs, (rows, width)))
+    weight[0, : width if kind == Kind.INT8 else width // 2] = 0
+    x[: rows // 2, :BLOCK] = 0
+    exact, bound = rounded_product(kind, weight, x)
+    assert_within(PackedMatrix(weight, kind=kind)(x), exact, bound)
+    assert_within(PackedMatrix(weight, bias, kind)(x), exact + bias, bound + growth(1) * (exact + bias).abs())
 
 
 @needs_bytes
@@ -397,22 +380,6 @@ def test_the_dtype_of_the_weights_chooses_the_arithmetic(fastest: Kind, monkeypa
     assert Kind.of(weight[:, 1:].bfloat16()) == Kind.BF16_STORED  # an odd number of inputs makes no pairs
 
 
-def on_a_processor(kinds: set[Kind], dpbf16_is_faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a processor have these kinds of products."""
-
-    class Kernels:
-        def best_kind(self) -> int:
-            return max(kinds)
-
-        def has_int8(self) -> bool:
-            return Kind.INT8 in kinds
-
-        def dpbf16_is_faster(self) -> bool:
-            return dpbf16_is_faster
-
-    monkeypatch.setattr(llama_layer, "kernels", Kernels)
-
-
 @pytest.mark.parametrize(
     ("kinds", "dpbf16_is_faster", "fastest", "int8_is_fastest"),
     [
@@ -426,7 +393,9 @@ def on_a_processor(kinds: set[Kind], dpbf16_is_faster: bool, monkeypatch: pytest
 def test_the_processor_decides_how_it_multiplies(
     kinds: set[Kind], dpbf16_is_faster: bool, fastest: Kind, int8_is_fastest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_a_processor(kinds, dpbf16_is_faster, monkeypatch)
+    known = {"best_kind": max(kinds), "has_int8": Kind.INT8 in kinds, "dpbf16_is_faster": dpbf16_is_faster}
+    found = SimpleNamespace(**{name: lambda value=value: value for name, value in known.items()})
+    monkeypatch.setattr(llama_layer, "kernels", lambda: found)
     assert llama_layer.fastest_in_bf16() == fastest
     assert llama_layer.bf16_is_faster() == (fastest > Kind.BF16_STORED)
     assert llama_layer.int8_is_fastest() == int8_is_fastest
@@ -474,9 +443,8 @@ def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:
 
 
 def test_norm() -> None:
-    module = layer_of().input_layernorm
     x = 3 * torch.randn(5, HIDDEN)
-    exact = module.double()(x.double())
+    exact = layer_of().input_layernorm.double()(x.double())
     assert_within(PackedNorm(layer_of().input_layernorm)(x), exact, growth(HIDDEN + 8) * exact.abs())
 
 
@@ -489,44 +457,43 @@ def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:
     assert not packable(layer, DIM)
 
 
-@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rounded", [False, pytest.param(True, marks=needs_bytes)])
-def test_fc_reads_embedding_and_feature_side_by_side(
-    weight_dtype: torch.dtype, table_dtype: torch.dtype, rounded: bool
-) -> None:
-    """The same bits as the matrix on both, put side by side by torch."""
+TOKENS = torch.tensor([8, 0, 3, 3, 5])
+
+
+@pytest.fixture(params=itertools.product([torch.float32, torch.bfloat16], repeat=2), ids=str)
+def read(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor, Tensor]:
+    """A matrix, a table of embeddings and states, the first two in each dtype."""
     generator = torch.Generator().manual_seed(7)
-    linear = nn.Linear(2 * HIDDEN, HIDDEN)
-    linear.weight.data = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator).to(weight_dtype)
-    linear.bias.data = torch.randn(HIDDEN, generator=generator).to(weight_dtype)
-    table = torch.randn(9, HIDDEN, generator=generator).to(table_dtype)
-    tokens, features = torch.tensor([8, 0, 3, 3, 5]), torch.randn(5, HIDDEN, generator=generator)
-    found = PackedReader.of(linear, rounded)(table, tokens, features)
+    sizes = ((HIDDEN, 2 * HIDDEN), (9, HIDDEN), (len(TOKENS), HIDDEN))
+    weight, table, states = (torch.randn(size, generator=generator) for size in sizes)
+    return weight.to(request.param[0]), table.to(request.param[1]), 3 * states
+
+
+@pytest.mark.parametrize("rounded", [False, pytest.param(True, marks=needs_bytes)])
+def test_fc_reads_embedding_and_feature_side_by_side(read: tuple[Tensor, Tensor, Tensor], rounded: bool) -> None:
+    """The same bits as the matrix on both, put side by side by torch."""
+    weight, table, features = read
+    linear = nn.Linear(2 * HIDDEN, HIDDEN).requires_grad_(False)
+    linear.weight.data, linear.bias.data = weight, torch.randn(HIDDEN).to(weight.dtype)
+    found = PackedReader.of(linear, rounded)(table, TOKENS, features)
     alone = PackedMatrix(linear.weight, linear.bias, Kind.of(linear.weight, rounded))
     assert (alone.kind == Kind.INT8) == rounded
-    assert found.equal(alone(torch.cat([table[tokens].float(), features], -1)))
+    assert found.equal(alone(torch.cat([table[TOKENS].float(), features], -1)))
     for outside in (-1, 9):
         with pytest.raises(IndexError, match="9 known"):
             PackedReader.of(linear)(table, torch.tensor([0, outside]), features[:2])
 
 
-@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
-def test_embedding_and_state_are_normalised(weight_dtype: torch.dtype, table_dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(8)
-    weight, table = (torch.randn(*size, generator=generator) for size in ((HIDDEN, 2 * HIDDEN), (9, HIDDEN)))
-    matrix, table = PackedMatrix(weight.to(weight_dtype)), table.to(table_dtype)
-    norms = [nn.RMSNorm(HIDDEN, eps=0.5) for _ in range(2)]
-    for norm in norms:
-        norm.weight.data = torch.randn(HIDDEN, generator=generator)
-        norm.variance_epsilon = norm.eps
-    tokens, states = torch.tensor([8, 0, 3, 3, 5]), 3 * torch.randn(5, HIDDEN, generator=generator)
-    packed = [PackedNorm(norm) for norm in norms]
-    found = PackedReader(matrix, (packed[0], packed[1]))(table, tokens, states)
-    wanted = matrix(torch.cat([packed[0](table[tokens].float()), packed[1](states)], -1))
-    assert found.equal(wanted)
-    assert not found.equal(PackedReader(matrix)(table, tokens, states))
+def test_embedding_and_state_are_normalised(read: tuple[Tensor, Tensor, Tensor]) -> None:
+    weight, table, states = read
+    matrix, norms = PackedMatrix(weight), []
+    for _ in range(2):
+        norm = nn.RMSNorm(HIDDEN, eps=0.5)
+        norm.weight.data, norm.variance_epsilon = torch.randn(HIDDEN), norm.eps
+        norms.append(PackedNorm(norm))
+    found = PackedReader(matrix, (norms[0], norms[1]))(table, TOKENS, states)
+    assert found.equal(matrix(torch.cat([norms[0](table[TOKENS].float()), norms[1](states)], -1)))
+    assert not found.equal(PackedReader(matrix)(table, TOKENS, states))
 
 
 def test_both_sides_of_every_step_are_known() -> None:

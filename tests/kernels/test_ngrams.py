@@ -49,17 +49,10 @@ def level(seed: int, longest: int = 60) -> Level:
     return Level(Paths(text, lengths, tree.token, tree.parent), slots, logits)
 
 
-def in_c(
-    paths: Paths,
-    slots: Tensor,
-    logits: Tensor,
-    ids: Tensor | None = IDS,
-    own: Tensor | None = None,
-    prior: Prior = TRUSTED,
-) -> Tensor:
-    changed, rows = logits.clone(), Ragged.of(slots >= 0)
+def in_c(level: Level, ids: Tensor | None = IDS, own: Tensor | None = None, prior: Prior = TRUSTED) -> Tensor:
+    changed, rows = level.logits.clone(), Ragged.of(level.slots >= 0)
     assert serves(changed)
-    raise_followers(paths, rows.row, rows.take(slots), changed, ids, own, prior)
+    raise_followers(level.paths, rows.row, rows.take(level.slots), changed, ids, own, prior)
     return changed
 
 
@@ -69,48 +62,38 @@ def distributions(slots: Tensor, logits: Tensor, ids: Tensor | None = IDS, own: 
     return NextTokenDistributions(logits.double(), None, known, Ragged.of(slots >= 0)).log_probs
 
 
-def assert_as_in_torch(
-    paths: Paths,
-    slots: Tensor,
-    logits: Tensor,
-    ids: Tensor | None = IDS,
-    own: Tensor | None = None,
-    prior: Prior = TRUSTED,
-) -> int:
-    """Return how many slots it has changed."""
-    found = in_c(paths, slots, logits, ids, own, prior)
-    wanted = mix(paths, slots, distributions(slots, logits, ids, own), prior).log_softmax(-1)
-    real = slots >= 0
-    mine = distributions(slots, found, ids, own)
-    assert_same_sums(mine[real].exp().float(), wanted[real].exp(), 100)
-    return int((found != logits).any(1).sum())
+OWN = torch.tensor([[95, 0], [0, -1], [-1, -1], [0, 96], [97, -1]])  # token 0 is not among the draft's
+
+
+def with_own(level: Level) -> Level:
+    """A level whose logits have those of OWN, too."""
+    theirs = torch.randn(len(level.logits), 2).mul(3).masked_fill(OWN[Ragged.of(level.slots >= 0).row] < 0, -torch.inf)
+    return level._replace(logits=torch.cat([level.logits, theirs], 1))
 
 
 @pytest.mark.parametrize("ids", [IDS, None], ids=["part of the vocabulary", "all of it"])
 @pytest.mark.parametrize("prior", [COUNTS, TRUSTED, LONG], ids=["counts", "trusted", "long"])
 def test_distributions_are_those_of_torch(prior: Prior, ids: Tensor | None) -> None:
     """Those of a text's own tokens, too; a text of one token has no followers, and a long one has some often."""
-    own = None if ids is None else torch.tensor([[95, 0], [0, -1], [-1, -1], [0, 96], [97, -1]])
-    changed = 0
+    own, changed = None if ids is None else OWN, 0
     for seed in range(12):
-        paths, slots, logits = level(seed, (1, 8, 60, 700)[seed % 4])
-        if own is not None:
-            row = Ragged.of(slots >= 0).row
-            theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[row] < 0, float("-inf"))
-            logits = torch.cat([logits, theirs], 1)
-        changed += assert_as_in_torch(paths, slots, logits, ids, own, prior)
+        given = level(seed, (1, 8, 60, 700)[seed % 4])
+        given = given if own is None else with_own(given)
+        paths, slots, logits = given
+        found = in_c(given, ids, own, prior)
+        wanted = mix(paths, slots, distributions(slots, logits, ids, own), prior).log_softmax(-1)
+        real = slots >= 0
+        assert_same_sums(distributions(slots, found, ids, own)[real].exp().float(), wanted[real].exp(), 100)
+        changed += int((found != logits).any(1).sum())
     assert changed >= 100
 
 
 def test_tokens_that_only_a_text_has_are_raised_in_it() -> None:
-    """Token 0 is not among the draft's; of three texts of five it is their own."""
-    own, raised = torch.tensor([[95, 0], [0, -1], [-1, -1], [0, 96], [97, -1]]), 0
+    """Of three texts of five token 0 is their own."""
+    raised = 0
     for seed in range(10):
-        paths, slots, logits = level(seed)
-        row = Ragged.of(slots >= 0).row
-        theirs = torch.randn(len(logits), 2).mul(3).masked_fill(own[row] < 0, float("-inf"))
-        logits = torch.cat([logits, theirs], 1)
-        raised += int((in_c(paths, slots, logits, IDS, own) != logits)[:, len(IDS) :].sum())
+        given = with_own(level(seed))
+        raised += int((in_c(given, IDS, OWN) != given.logits)[:, len(IDS) :].sum())
     assert raised >= 5
 
 
@@ -136,38 +119,38 @@ def test_own_tokens_of_other_texts_do_not_count() -> None:
     """They make the row longer, by tokens without probability; its bits stay."""
     own, differ = torch.full((ROWS, 1), 0), 0
     for seed in range(10):
-        paths, slots, logits = level(seed)
-        narrow = torch.cat([logits, torch.randn(len(logits), 1)], 1)
-        wide = torch.nn.functional.pad(narrow, (0, 20), value=float("-inf"))
-        found = in_c(paths, slots, narrow, IDS, own)
-        assert in_c(paths, slots, wide, IDS, torch.nn.functional.pad(own, (0, 20), value=-1))[:, :-20].equal(found)
+        given = level(seed)
+        narrow = torch.cat([given.logits, torch.randn(len(given.logits), 1)], 1)
+        wide = given._replace(logits=torch.nn.functional.pad(narrow, (0, 20), value=-torch.inf))
+        found = in_c(given._replace(logits=narrow), IDS, own)
+        assert in_c(wide, IDS, torch.nn.functional.pad(own, (0, 20), value=-1))[:, :-20].equal(found)
         differ += int((found != narrow).sum())
     assert differ >= 30
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
     paths, slots, logits = level(1)
-    together = in_c(paths, slots, logits)
+    together = in_c(Level(paths, slots, logits))
     for row in range(ROWS):
         own = Paths(*(part[row : row + 1] for part in paths))
         own = own._replace(text=own.text[:, : int(own.lengths)])
         mine = (slots >= 0).nonzero()[:, 0] == row
-        assert in_c(own, slots[row : row + 1], logits[mine]).equal(together[mine])
+        assert in_c(Level(own, slots[row : row + 1], logits[mine])).equal(together[mine])
 
 
 def test_excluded_tokens_stay_excluded_and_nan_stays_nan() -> None:
-    paths, slots, logits = level(3)
-    logits[:, 0] = float("-inf")
-    assert (in_c(paths, slots, logits)[:, 0] == float("-inf")).all()
-    logits[:, 1:] = float("-inf")
-    assert in_c(paths, slots, logits).equal(logits)
-    logits[:, -1] = float("nan")
-    assert in_c(paths, slots, logits)[:, -1].isnan().all()
+    given = level(3)
+    given.logits[:, 0] = -torch.inf
+    assert (in_c(given)[:, 0] == -torch.inf).all()
+    given.logits[:, 1:] = -torch.inf
+    assert in_c(given).equal(given.logits)
+    given.logits[:, -1] = torch.nan
+    assert in_c(given)[:, -1].isnan().all()
 
 
 def test_rows_of_a_text_may_be_one_in_memory() -> None:
     """As those of a fork are."""
-    paths, slots, logits = level(4)
-    shared = paths._replace(text=paths.text[:1].expand(ROWS, -1))
-    copied = paths._replace(text=shared.text.contiguous())
-    assert in_c(shared, slots, logits).equal(in_c(copied, slots, logits))
+    given = level(4)
+    shared = given.paths._replace(text=given.paths.text[:1].expand(ROWS, -1))
+    copied = shared._replace(text=shared.text.contiguous())
+    assert in_c(given._replace(paths=shared)).equal(in_c(given._replace(paths=copied)))

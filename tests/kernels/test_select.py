@@ -19,6 +19,7 @@ from tests.toys import root_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FEATURE_NAMES = ("depth", "joint_prob", "entropy")
+COLUMNS = tuple(name for name, feature in FEATURES.items() if isinstance(feature, Column))  # of a tree
 
 
 class ScriptedDraft:
@@ -165,18 +166,13 @@ class TestKernel:
         assert int(tree.sizes.max()) > 3
 
     def test_conditional_classifier(self) -> None:
-        script = scripts(2, 4, 3)
-        tree = agree(script, 3, network_of(classifier(label="accepted_given_parent")), SelectLimits(0.15))
-        assert (
-            3 < int(tree.sizes.max()) < int(agree(script, 3, network_of(classifier()), SelectLimits(0.15)).sizes.max())
-        )
+        script, networks = scripts(2, 4, 3), map(network_of, (classifier(label="accepted_given_parent"), classifier()))
+        sizes = [int(agree(script, 3, network, SelectLimits(0.15)).sizes.max()) for network in networks]
+        assert 3 < sizes[0] < sizes[1]
 
-    def test_fewer_features_in_another_order(self) -> None:
-        agree(scripts(2, 3, 2), 2, network_of(classifier(3, ("entropy", "depth"))), SelectLimits(0.3))
-
-    def test_every_column(self) -> None:
-        names = tuple(name for name, feature in FEATURES.items() if isinstance(feature, Column))
-        assert len(names) == 7
+    @pytest.mark.parametrize("names", [("entropy", "depth"), COLUMNS])
+    def test_features(self, names: tuple[str, ...]) -> None:
+        """Fewer in another order, and every column of a tree."""
         tree = agree(scripts(2, 4, 3), 3, network_of(classifier(5, names)), SelectLimits(0.4))
         assert 3 < int(tree.sizes.max()) < 13
 
@@ -202,9 +198,8 @@ class TestKernel:
     def test_no_rows(self) -> None:
         tree = StaticTree.rooted(torch.zeros(0, dtype=torch.long, device=DEVICE), 5)
         empty = torch.zeros(0, 1, 3, device=DEVICE)
-        triton_select(
-            tree, range(1), range(1, 4), TopK(empty.long(), empty, empty[..., 0], empty[..., 0]), None, SelectLimits(0)
-        )
+        drafted = TopK(empty.long(), empty, empty[..., 0], empty[..., 0])
+        triton_select(tree, range(1), range(1, 4), drafted, None, SelectLimits(0))
 
     @pytest.mark.gpu
     @pytest.mark.parametrize(("width", "K"), [(15, 15), (64, 32)])
