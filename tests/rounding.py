@@ -8,7 +8,7 @@ through. Each rounding is a factor (1 + d), |d| <= u, and n of them at most 1 + 
 code.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -39,6 +39,15 @@ def assert_equal(found: Tensor, expected: Tensor, what: str = "value") -> None:
     """Fail where two tensors differ at all, in type or shape too; NaN equals NaN."""
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
     assert_within(found, expected, 0, what)
+
+
+def assert_equal_fields(found: NamedTuple, expected: NamedTuple) -> None:
+    """Fail where two tuples of one kind differ in a tensor, by `assert_equal`, or in anything else."""
+    for name, value, other in zip(found._fields, found, expected, strict=True):
+        if isinstance(value, Tensor):
+            assert_equal(value, other, name)
+        else:
+            assert value == other, name
 
 
 def assert_within(found: ArrayLike, exact: ArrayLike, bound: Tensor | float, what: str = "value") -> None:

@@ -74,11 +74,8 @@ def test_what_is_known_of_buffers_is_forgotten_when_one_is_replaced() -> None:
     assert layers.complete
     assert layers.alike
     assert list(layers.addresses) == [layer.data_ptr() for layer in layers]
-    for other in (
-        torch.zeros(2, 1, 1, 8, 4),
-        layers[0].double(),
-        layers[0].transpose(3, 4).contiguous().transpose(3, 4),
-    ):
+    strided = layers[0].transpose(3, 4).contiguous().transpose(3, 4)
+    for other in (torch.zeros(2, 1, 1, 8, 4), layers[0].double(), strided):
         layers[1] = other.to(DEVICE)
         assert not layers.alike
         layers[1] = layers[0].clone()

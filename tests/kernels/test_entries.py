@@ -1,31 +1,20 @@
 """Entries of a draft's round: the functions in C against those in torch."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from c2t.kernels import entries
 from c2t.kernels.entries import Columns, Entries
 from c2t.kernels.native import kernels
 from c2t.tree import Tree
-from tests.rounding import assert_equal
+from tests.rounding import assert_equal_fields
 from tests.test_tree import trees
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
 H = 5
-
-
-def agree(found: NamedTuple, expected: NamedTuple) -> None:
-    for name, mine, theirs in zip(found._fields, found, expected, strict=True):
-        if isinstance(mine, Tensor):
-            assert_equal(mine, theirs, name)
-        else:
-            assert mine == theirs, name
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,8 +31,8 @@ def test_levels_below_the_root(tree: Tree, widths: list[int], seed: int) -> None
         slots = torch.randint(-1, tree.size, (rows, width), generator=random)
         found, level = entries.descend(known, hidden, columns, slots, lengths)
         wide, wide_level = entries.descend(known, hidden.double(), columns, slots, lengths)
-        agree(found, wide)
-        agree(level, wide_level._replace(features=wide_level.features.float()))
+        assert_equal_fields(found, wide)
+        assert_equal_fields(level, wide_level._replace(features=wide_level.features.float()))
         known, hidden = found, torch.cat([hidden, torch.randn(rows, width, H, generator=random)], 1)
 
 
@@ -59,7 +48,7 @@ def test_text_behind_prefixes(rows: list[tuple[int, int]], room: int, longer: bo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entries, "kernels", lambda: None)
         expected = entries.follow(lengths, prefix, count, steps)
-    agree(found, expected)
+    assert_equal_fields(found, expected)
     assert found.real == sum(each for _, each in rows)
 
 

@@ -28,10 +28,7 @@ def test_noise_is_that_of_torch(tokens: int, more: int, named: bool, seed: int) 
     vocabulary = DraftVocabulary(common, 4000, own if more else None) if named else None
     stream = torch.randint(-(2**63), 2**63 - 1, (texts,), generator=random)
     noise = Noise(torch.tensor([1.0, 0.0, 0.4]), stream, torch.zeros(texts, dtype=torch.long))
-    row, position = (
-        torch.randint(0, texts, (rows,), generator=random),
-        torch.randint(0, 9999, (rows,), generator=random),
-    )
+    row, position = (torch.randint(0, most, (rows,), generator=random) for most in (texts, 9999))
     logits = torch.randn(rows, tokens + more, generator=random) * 5
     logits[:, 0] = -math.inf
     expected = logits + noise_of(logits, vocabulary, row, position, noise)
