@@ -65,8 +65,8 @@ class PhaseHead(NamedTuple):
     all_rows: Float[Tensor, "V H"] | None
 
 
-class Prefixes(NamedTuple):
-    """Prefixes of B trees: root tokens, the draft's states after them, and the lengths of the texts before them.
+class RootStates(NamedTuple):
+    """Roots of B trees: root tokens, the draft's states after them, and the lengths of the texts before them.
 
     Their keys and values are in the first slots of `buffers`. Room for those of the trees follows
     (`DraftPhase.entries`).
@@ -153,7 +153,7 @@ class DraftPhase:
 
     def __call__(
         self,
-        text: Prefixes,
+        text: RootStates,
         raised: NgramInput | None,
         target_noise: Noise | None,
         budget_input: BudgetInput | None,

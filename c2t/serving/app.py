@@ -22,7 +22,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError, plain
 from c2t.models.loading.chat_templates import dialogue
 from c2t.serving.fields import ChatCompletion, Completion, Fields
-from c2t.serving.front import LOG, Answer, AsyncFront, Ending, Failed
+from c2t.serving.front import LOG, Answer, AsyncFront, Failed, ServerStopping
 from c2t.serving.lengths import Checked, characters_of_a_token
 from c2t.serving.metrics import Metrics
 from c2t.serving.text import StoppableText
@@ -96,7 +96,7 @@ class _Api:
         app.get("/v1/models", response_model=None)(self.models)
         app.get("/health", response_model=None)(self.health)
         app.get("/metrics", response_model=None)(self.show_metrics)
-        for kind in (RequestValidationError, HTTPException, InputError, Failed, Ending):
+        for kind in (RequestValidationError, HTTPException, InputError, Failed, ServerStopping):
             app.add_exception_handler(kind, self.problem)
         return app
 
@@ -185,7 +185,7 @@ class _Api:
             yield chunk([_choice(wording.last, output.finish)])
             if with_usage:
                 yield chunk([], {"usage": output.usage})
-        except (Failed, Ending) as error:
+        except (Failed, ServerStopping) as error:
             yield _event(self.error_body(error)[1])
             return
         finally:
@@ -195,7 +195,7 @@ class _Api:
     async def problem(self, request: Request, error: Exception) -> JSONResponse:
         """Return the answer to a request that is refused or lost, and log it in one line."""
         status, body = self.error_body(error)
-        if not isinstance(error, (Failed, Ending)):
+        if not isinstance(error, (Failed, ServerStopping)):
             self.metrics.ended("full" if isinstance(error, Full) else "refused")
         LOG.warning("%d %s: %s", status, plain(request.url.path), body["error"]["message"])
         return JSONResponse(body, status, {"Retry-After": RETRY_AFTER} if status == 429 else None)
@@ -210,7 +210,7 @@ class _Api:
                 status, (message, param) = 400, _first(error)
             case HTTPException():
                 status, message = error.status_code, str(error.detail)
-            case Failed() | Ending():
+            case Failed() | ServerStopping():
                 status, message, kind = 500 if isinstance(error, Failed) else 503, str(error), "server_error"
             case _:
                 status, message = getattr(error, "status", 400), str(error)

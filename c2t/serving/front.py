@@ -20,7 +20,7 @@ class Failed(Exception):
     """A request that was lost because decoding failed; the client may send it again."""
 
 
-class Ending(Exception):
+class ServerStopping(Exception):
     """A request that came when the front was closing, or that had not ended by then."""
 
 
@@ -62,11 +62,11 @@ class AsyncFront:
     ) -> "Answer":
         """Submit a request and return its tokens to come; arguments and errors as of `BatchDecoder.submit`.
 
-        To be called where an event loop runs. Raises Ending once the front is being closed.
+        To be called where an event loop runs. Raises ServerStopping once the front is being closed.
         """
         with self.changed:
             if self.deadline is not None:
-                raise Ending("the server takes no more requests: send this one elsewhere or later")
+                raise ServerStopping("the server takes no more requests: send this one elsewhere or later")
             request = self.decoder.submit(prompt, max_new_tokens, sampling, sequence, eos)
             client = self.clients[request] = _Client()
             self.changed.notify()
@@ -107,7 +107,7 @@ class AsyncFront:
             self._cancel()
             with self.changed:
                 self.deadline = self.deadline or 0.0  # a request that came now would wait for ever
-                self._give_up(list(self.clients), Ending("the server was stopped before the text had ended"))
+                self._give_up(list(self.clients), ServerStopping("the server was stopped before the text had ended"))
 
     def _wait(self) -> bool:
         """Wait until there is something to do; return False when nothing will come."""
@@ -187,7 +187,7 @@ class Answer:
 
     finish: None until the text has ended, then "stop", "length" or "cancelled". `close` ends it and frees its row
     before the next round; so does cancelling the task that waits for tokens, or dropping the answer. Raises Failed and
-    Ending where the text cannot go on.
+    ServerStopping where the text cannot go on.
     """
 
     def __init__(self, front: AsyncFront, request: Request, client: _Client):

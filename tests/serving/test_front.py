@@ -14,7 +14,7 @@ import pytest
 
 from c2t.batching import BatchDecoder, Request, Update
 from c2t.sampling import Sampling
-from c2t.serving.front import Answer, AsyncFront, Ending, Failed, Watch
+from c2t.serving.front import Answer, AsyncFront, Failed, ServerStopping, Watch
 
 
 class Script(BatchDecoder):
@@ -203,7 +203,7 @@ def test_a_decoder_that_fails_for_nobody_is_given_up(monkeypatch: pytest.MonkeyP
         with pytest.raises(Failed, match="ZeroDivisionError"):
             await all_of(answer)
         assert not stage.front.alive
-        with pytest.raises(Ending):
+        with pytest.raises(ServerStopping):
             stage.submit(7, 1)
 
     assert run(play).heard.outcomes == ["failed"]
@@ -214,13 +214,13 @@ def test_requests_may_end_when_the_front_is_closed_but_not_for_ever() -> None:
         short, long = stage.submit(1, 2), stage.submit(2, 10**6)
         stage.front.close(0.3)
         assert not stage.front.alive
-        with pytest.raises(Ending, match="takes no more requests"):
+        with pytest.raises(ServerStopping, match="takes no more requests"):
             stage.submit(3, 1)
         stage.play(2)
         assert await all_of(short) == [1, 2]
         await asyncio.sleep(0.4)
         stage.play(1)
-        with pytest.raises(Ending, match="before the text had ended"):
+        with pytest.raises(ServerStopping, match="before the text had ended"):
             await all_of(long)
 
     assert run(play).heard.outcomes == ["length", "failed"]
@@ -237,7 +237,7 @@ def test_a_thread_that_dies_is_no_silence() -> None:
         stage.front.watch = Deaf()
         answer = stage.submit(1, 5)
         stage.play(1)
-        with pytest.raises(Ending):
+        with pytest.raises(ServerStopping):
             await all_of(answer)
         stage.front.thread.join(10)
         assert not stage.front.alive

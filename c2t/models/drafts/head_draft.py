@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from c2t.caches.ragged import Ragged
-from c2t.kernels.draft_phase import BudgetInput, DraftPhase, NgramInput, PhaseHead, Prefixes, serves
+from c2t.kernels.draft_phase import BudgetInput, DraftPhase, NgramInput, PhaseHead, RootStates, serves
 from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.noise import Noise
 from c2t.kernels.oov_tokens import add_oov_tokens
@@ -123,7 +123,7 @@ class EagleSession(DraftSession):
         rotations = self.packed.decoder.rotations.below(self.cache.length + plan.levels + 1)
         oov_ids = root.token.new_empty(rows, 0) if self.oov is None else self.oov.ids
         cache = self.cache
-        text = Prefixes(
+        text = RootStates(
             root.token, self.hidden[:, 0], cache.lengths, cache.buffers, cache.length, cache.step, rotations, oov_ids
         )
         grown = phase(text, raised, noise, budget_input, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
