@@ -201,7 +201,7 @@ def test_a_round_that_fails_alone_ends_its_request_and_nothing_else(monkeypatch:
 def test_an_error_of_one_request_costs_no_other_its_text(
     name: str, sampling: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder, played = decoder_of(name), BatchDecoder._play
+    decoder, played = decoder_of(name), BatchDecoder._run_round
     requests = [decoder.submit(prompt, NEW, SAMPLINGS[sampling], number) for number, prompt in enumerate(PROMPTS[:3])]
     later = decoder.submit(PROMPTS[3], NEW, SAMPLINGS[sampling], 3)
 
@@ -210,7 +210,7 @@ def test_an_error_of_one_request_costs_no_other_its_text(
         if len(requests[1].tokens) > 2 and requests[1] in self._requests:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(BatchDecoder, "_play", fail)
+    monkeypatch.setattr(BatchDecoder, "_run_round", fail)
     news = [each for step in finish(decoder) for each in step]
     assert [request.finish for request in (*requests, later)] == ["length", "failed", "length", "length"]
     assert isinstance(requests[1].error, ZeroDivisionError)

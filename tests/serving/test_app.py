@@ -381,11 +381,11 @@ def test_an_error_while_decoding_reaches_the_client(
 
     stream = complete(ai, max_tokens=1000, stream=True)
     next(iter(stream))
-    monkeypatch.setattr(server.front.decoder, "_play", fail)
+    monkeypatch.setattr(server.front.decoder, "_run_round", fail)
     with pytest.raises(openai.APIError, match="ZeroDivisionError: a row of zeros") as error:
         list(stream)
     assert "send it again" in error.value.message
-    monkeypatch.setattr(server.front.decoder, "_play", fail)
+    monkeypatch.setattr(server.front.decoder, "_run_round", fail)
     with pytest.raises(openai.InternalServerError, match="ZeroDivisionError"):
         complete(ai)
     assert complete(ai).choices[0].finish_reason == "length", "the server goes on"
