@@ -78,7 +78,7 @@ def played(pair: Pair, policy, texts: list[Continuation]) -> list[Round]:
 def test_a_live_batch_with_a_budget_takes_the_rounds_replayed_in_that_batch(
     small_pair: Pair, texts: list[Continuation], nodes: int | None
 ) -> None:
-    policy = Budget(POLICIES[2], nodes, toy_costs(3, a_level=0.01))
+    policy = Budget(POLICIES[2], nodes, toy_costs(3, per_level=0.01))
     found = replayed(small_pair, policy, texts, SAMPLING.seed, 3, SAMPLING.temperature)
     assert played(small_pair, policy, texts[3:]) == together(found[3:])
     alone = replayed(small_pair, policy, texts, SAMPLING.seed, 1, SAMPLING.temperature)

@@ -111,12 +111,12 @@ def test_a_stopped_sweep_goes_on(small_pair: Pair, tmp_path: Path, monkeypatch: 
         half.write('{"command": "sweep po')
     seen: list[tuple[int, int]] = []
     again = sweep(small_pair, of(), PROMPTS, SETTINGS, file, lambda done, of, _doing: seen.append((done, of)))
-    assert again == whole._replace(known=2)
+    assert again == whole._replace(stored=2)
     assert seen[0] == (8, 16)
     assert seen[-1] == (16, 16)
     lines = file.read_text()
     assert len(lines.splitlines()) == 4
-    assert sweep(small_pair, of(), PROMPTS, SETTINGS, file) == whole._replace(known=4)
+    assert sweep(small_pair, of(), PROMPTS, SETTINGS, file) == whole._replace(stored=4)
     assert file.read_text() == lines, "nothing new"
     assert read_points(file) == {whole.condition: whole.points}
 
