@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
 
+from tests.eagle_reference import attention, layer_state, linear, mlp, norm, random_tensors
 from tests.toys import VOCABULARY
 
 H, INNER, HEADS, KV, REDUCED = 32, 40, 4, 2, 30
+SIZES = {"hidden_size": H, "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV}
+SIZES |= {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "hidden_act": "silu", "vocab_size": VOCABULARY}
 
 
 @dataclass(frozen=True)
@@ -33,66 +35,44 @@ class Math:
     reduced: int = REDUCED
     fc_bias: bool = False
     attention_bias: bool = False
-    epsilon: float = 1e-6
 
 
-def weights(maths: Math, seed: int = 2) -> dict[str, Tensor]:
-    """Random tensors, under names of this module: "0.q", "1.gate", "fc", ... and "...bias"."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def tensor(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator) * 0.3
-
-    query, key = HEADS * maths.head_dim, KV * maths.head_dim
-    state: dict[str, Tensor] = {}
+def weights(maths: Math) -> dict[str, Tensor]:
+    """Random tensors; the first layer is called layers.0 and the norms of single states fc_norm.0, fc_norm.1, ..."""
+    tensor, config = random_tensors(2, 0.3), SIZES | {"head_dim": maths.head_dim}
+    norms = {"norm": H, "layers.0.hidden_norm": H}
+    if maths.join == "all":
+        norms["input_norm"] = maths.taps * maths.width
+    if maths.join == "each":
+        norms |= {f"fc_norm.{tap}": maths.width for tap in range(maths.taps)}
+    state = {"lm_head.weight": tensor(maths.reduced, H)}
     if maths.taps:
-        state["fc"] = tensor(H, maths.taps * maths.width)
+        state["fc.weight"] = tensor(H, maths.taps * maths.width)
     if maths.fc_bias:
         state["fc.bias"] = tensor(H)
-    if maths.join == "all":
-        state["join"] = 1 + tensor(maths.taps * maths.width)
-    if maths.join == "each":
-        state |= {f"join.{tap}": 1 + tensor(maths.width) for tap in range(maths.taps)}
     for layer in range(maths.layers):
-        read = H if layer else 2 * H
-        parts = {"q": (query, read), "k": (key, read), "v": (key, read), "o": (H, query)}
-        for name, shape in parts.items():
-            state[f"{layer}.{name}"] = tensor(*shape)
-            if maths.attention_bias:
-                state[f"{layer}.{name}.bias"] = tensor(shape[0])
+        own = layer_state(tensor, config, H if layer else 2 * H, "qkvo" if maths.attention_bias else "")
+        state |= {f"layers.{layer}.{name}": weight for name, weight in own.items()}
+        norms |= {f"layers.{layer}.{name}": H for name in ("input_layernorm", "post_attention_layernorm")}
         if maths.query_norm:
-            state |= {f"{layer}.q_norm": 1 + tensor(maths.head_dim), f"{layer}.k_norm": 1 + tensor(maths.head_dim)}
-        state |= {f"{layer}.gate": tensor(INNER, H), f"{layer}.up": tensor(INNER, H), f"{layer}.down": tensor(H, INNER)}
-        state |= {f"{layer}.input": 1 + tensor(H), f"{layer}.post": 1 + tensor(H)}
-    state |= {"0.hidden": 1 + tensor(H), "norm": 1 + tensor(H), "head": tensor(maths.reduced, H)}
-    kept = torch.randperm(VOCABULARY, generator=generator)[: maths.reduced].sort().values
+            norms |= {f"layers.{layer}.self_attn.{part}_norm": maths.head_dim for part in "qk"}
+    state |= {f"{name}.weight": 1 + tensor(width) for name, width in norms.items()}
     if maths.reduced < VOCABULARY:
-        state["kept"] = kept
+        kept = tensor(VOCABULARY).argsort()[: maths.reduced].sort().values
+        state["d2t"] = kept - torch.arange(maths.reduced)
+        state["t2d"] = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill(0, kept, True)
     return state
 
 
-def file(state: dict[str, Tensor], first: str = "midlayer", each: str = "fc_norm.{}", prefix: str = "") -> dict:
-    """The tensors of a published file. first: name of the first layer; each: of the norms of single states."""
-    places = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
-    places |= {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm", "gate": "mlp.gate_proj"}
-    places |= {"up": "mlp.up_proj", "down": "mlp.down_proj", "input": "input_layernorm"}
-    places |= {"post": "post_attention_layernorm", "hidden": "hidden_norm"}
-    found: dict[str, Tensor] = {}
+def file(state: dict[str, Tensor], first: str = "midlayer", each: str = "", prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a published file. first: name of the first layer; each: of the norms of the low, the middle and
+    the high state, if they have these names; prefix: of all names but those of the maps."""
+    found = {}
     for name, tensor in state.items():
-        stem, _, bias = name.partition(".bias") if name.endswith(".bias") else (name, "", None)
-        end = "weight" if bias is None else "bias"
-        if name == "kept":
-            found["d2t"] = tensor - torch.arange(len(tensor))
-            found["t2d"] = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill(0, tensor, True)
-        elif stem[0].isdigit():
-            layer, part = stem.split(".")
-            found[f"{prefix}{first if layer == '0' else f'layers.{layer}'}.{places[part]}.{end}"] = tensor
-        elif stem.startswith("join."):
-            number = int(stem[5:])
-            name = each.format(number) if "{}" in each else each + ("low", "mid", "high")[number]
-            found[f"{prefix}{name}.weight"] = tensor
-        else:
-            found[f"{prefix}{ {'join': 'input_norm', 'head': 'lm_head'}.get(stem, stem) }.{end}"] = tensor
+        published = name.replace("layers.0", first)
+        if each and name.startswith("fc_norm."):
+            published = each + dict(zip("012", ("low", "mid", "high"), strict=True))[name.split(".")[1]] + ".weight"
+        found[published if name in ("d2t", "t2d") else prefix + published] = tensor
     return found
 
 
@@ -106,56 +86,35 @@ def draft(
     states, out = fused(maths, w, features.double()), None
     for extra in [None, *path]:
         if extra is not None:
-            fed = norm(out[-1:], w["norm"], maths) if maths.back == "normed output" else out[-1:]
+            fed = norm(SIZES, w, "norm", out[-1:]) if maths.back == "normed output" else out[-1:]
             states, tokens = torch.cat([states, fed]), [*tokens, extra]
         out = layers(maths, w, embedding[torch.tensor(tokens)].double(), states)
-    return norm(out[-1], w["norm"], maths) @ w["head"].T
+    return linear(w, "lm_head", norm(SIZES, w, "norm", out[-1]))
 
 
 def fused(maths: Math, w: dict[str, Tensor], features: Tensor) -> Tensor:
     if not maths.taps:
         return features
     if maths.join == "all":
-        features = norm(features, w["join"], maths)
+        features = norm(SIZES, w, "input_norm", features)
     if maths.join == "each":
         parts = features.split(maths.width, 1)
-        features = torch.cat([norm(part, w[f"join.{tap}"], maths) for tap, part in enumerate(parts)], 1)
-    return features @ w["fc"].T + w.get("fc.bias", 0)
+        features = torch.cat([norm(SIZES, w, f"fc_norm.{tap}", part) for tap, part in enumerate(parts)], 1)
+    return linear(w, "fc", features)
 
 
 def layers(maths: Math, w: dict[str, Tensor], embedded: Tensor, state: Tensor) -> Tensor:
     for number in range(maths.layers):
+        own = {name.removeprefix(f"layers.{number}."): tensor for name, tensor in w.items()}
         if number == 0:
-            normed = norm(state, w["0.hidden"], maths)
-            read = torch.cat([norm(embedded, w["0.input"], maths), normed], 1)
+            normed = norm(SIZES, own, "hidden_norm", state)
+            read = torch.cat([norm(SIZES, own, "input_layernorm", embedded), normed], 1)
             base = normed if maths.residual == "normed state" else state
         else:
-            read, base = norm(state, w[f"{number}.input"], maths), state
-        hidden = base + attention(maths, w, number, read)
-        x = norm(hidden, w[f"{number}.post"], maths)
-        state = hidden + (silu(x @ w[f"{number}.gate"].T) * (x @ w[f"{number}.up"].T)) @ w[f"{number}.down"].T
+            read, base = norm(SIZES, own, "input_layernorm", state), state
+        hidden = base + attention(SIZES | {"head_dim": maths.head_dim}, own, read, *rotation(maths, len(read)))
+        state = hidden + mlp(own, norm(SIZES, own, "post_attention_layernorm", hidden))
     return state
-
-
-def attention(maths: Math, w: dict[str, Tensor], layer: int, x: Tensor) -> Tensor:
-    n, size = len(x), maths.head_dim
-    angles, scale = rotation(maths, n)
-
-    def project(name: str, heads: int) -> Tensor:
-        y = (x @ w[f"{layer}.{name}"].T + w.get(f"{layer}.{name}.bias", 0)).view(n, heads, size)
-        if maths.query_norm and name != "v":
-            y = norm(y, w[f"{layer}.{name}_norm"], maths)
-        return y.transpose(0, 1)
-
-    def turn(y: Tensor) -> Tensor:
-        half = torch.cat([-y[..., size // 2 :], y[..., : size // 2]], -1)
-        return (y * angles.cos() + half * angles.sin()) * scale
-
-    q, k = turn(project("q", HEADS)), turn(project("k", KV)).repeat_interleave(HEADS // KV, 0)
-    scores = q @ k.transpose(1, 2) / size**0.5
-    scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
-    mixed = scores.softmax(-1) @ project("v", KV).repeat_interleave(HEADS // KV, 0)
-    return mixed.transpose(0, 1).reshape(n, -1) @ w[f"{layer}.o"].T + w.get(f"{layer}.o.bias", 0)
 
 
 def rotation(maths: Math, n: int) -> tuple[Tensor, float]:
@@ -166,19 +125,9 @@ def rotation(maths: Math, n: int) -> tuple[Tensor, float]:
     if kind == "linear":
         frequency = frequency / s["factor"]
     if kind == "llama3":
-        old = s["original_max_position_embeddings"]
-        low, high = old / s["low_freq_factor"], old / s["high_freq_factor"]
-        turned = []
-        for f in frequency:
-            wave = 2 * math.pi / f
-            if wave < high:
-                turned.append(f)
-            elif wave > low:
-                turned.append(f / s["factor"])
-            else:
-                smooth = (old / wave - s["low_freq_factor"]) / (s["high_freq_factor"] - s["low_freq_factor"])
-                turned.append((1 - smooth) * f / s["factor"] + smooth * f)
-        frequency = torch.stack(turned)
+        turns = s["original_max_position_embeddings"] * frequency / (2 * math.pi)
+        smooth = ((turns - s["low_freq_factor"]) / (s["high_freq_factor"] - s["low_freq_factor"])).clamp(0, 1)
+        frequency = (1 - smooth) * frequency / s["factor"] + smooth * frequency
     if kind == "yarn":
         old, size = s["original_max_position_embeddings"], maths.head_dim
 
@@ -196,12 +145,6 @@ def rotation(maths: Math, n: int) -> tuple[Tensor, float]:
     return torch.cat([angles, angles], 1), scale
 
 
-def norm(x: Tensor, weight: Tensor, maths: Math) -> Tensor:
-    return x * (x.pow(2).mean(-1, keepdim=True) + maths.epsilon).rsqrt() * weight
-
-
-SIZES = {"hidden_size": H, "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV}
-SIZES |= {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "hidden_act": "silu", "vocab_size": VOCABULARY}
 BOOKKEEPING = {"bos_token_id": 1, "torch_dtype": "bfloat16", "transformers_version": "4.53.1", "use_cache": True}
 LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 |= {"rope_type": "llama3"}
@@ -237,6 +180,10 @@ def speculators(layer: dict | None = None, **changes) -> dict:
 
 SPECULATORS = {"first": "layers.0"}
 QWEN3 = {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 12}
+# Entries that heads' configs have from their targets': the class says what layers a flat head has, not model_type.
+PHI4 = {"model_type": "phi3", "embd_pdrop": 0.0, "resid_pdrop": 0.0, "partial_rotary_factor": 1.0}
+PHI4 |= {"original_max_position_embeddings": 16384}
+QWQ = {"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 64, "sliding_window": 32768}
 LINEAR, YARN = {"type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 4.0}
 YARN |= {"original_max_position_embeddings": 512}
 GPT_OSS = YARN | {"beta_fast": 24.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.5}
@@ -261,6 +208,8 @@ LAYOUTS: dict[str, tuple[dict, Math, dict]] = {
     "yarn RoPE": (flat(rope_scaling=YARN), Math(rope=(10000.0, "yarn", YARN)), {}),
     "yarn RoPE, all settings": (flat(rope_scaling=GPT_OSS), Math(rope=(10000.0, "yarn", GPT_OSS)), {}),
     "NeMo": (flat(), Math(), {"prefix": "model."}),
+    "phi4": (flat(**PHI4), Math(), {}),
+    "qwq": (flat(**QWQ), Math(), {}),
     "speculators": (speculators(), Math(), SPECULATORS),
     "norm_before_residual": (speculators(norm_before_residual=True), Math(residual="normed state"), SPECULATORS),
     "flat norm_before_residual": (flat(norm_before_residual=True), Math(residual="normed state"), {}),

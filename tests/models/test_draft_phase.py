@@ -233,13 +233,6 @@ def test_the_classifier_is_the_one_of_now(pair: Pair) -> None:
 
 
 @torch.inference_mode()
-def test_a_classifier_of_three_layers_is_asked_after_every_level(pair: Pair) -> None:
-    draft, root = observed(pair)
-    C2T(TreeClassifier(ClassifierConfig(layers=3)), beta=0.1, K=3, W=3, levels=2)(draft, root)
-    assert inner(draft)._phase is None
-
-
-@torch.inference_mode()
 def test_a_text_has_the_lm_head_that_it_begins_with(pair: Pair) -> None:
     """As it has the layers: to look whether weights have changed takes longer than to use them."""
     draft, root = observed(pair)
@@ -260,28 +253,30 @@ def test_a_text_has_the_lm_head_that_it_begins_with(pair: Pair) -> None:
         weight.data.copy_(kept)
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        C2T(TreeClassifier(ClassifierConfig(layers=3)), beta=0.1, K=3, W=3, levels=2),
+        JointThreshold(K=15, W=None, max_width=10**6, levels=2),
+    ],
+    ids=["classifier of three layers", "no room for the candidates"],
+)
 @torch.inference_mode()
-def test_too_many_candidates_are_drafted_level_by_level(pair: Pair) -> None:
-    """For these there would be no room."""
+def test_what_is_no_phase_is_drafted_level_by_level(policy: C2T | JointThreshold, pair: Pair) -> None:
     draft, root = observed(pair)
-    JointThreshold(K=15, W=None, max_width=10**6, levels=2)(draft, root)
+    policy(draft, root)
     assert inner(draft)._phase is None
 
 
 @torch.inference_mode()
-def test_distributions_that_are_nan_are_refused(pair: Pair) -> None:
-    draft, root = observed(pair)
-    inner(draft).hidden.fill_(float("nan"))
-    with pytest.raises(InputError, match="NaN"):
-        Chain()(draft, root)
-
-
-@torch.inference_mode()
-def test_more_candidates_than_tokens_are_refused_as_ever(pair: Pair) -> None:
+def test_what_is_refused_level_by_level_is_refused(pair: Pair) -> None:
     draft, root = observed(pair)
     vocabulary = inner(draft).draft.lm_head.linear.out_features
     with pytest.raises(InputError, match="choose a smaller K"):
         Eagle2(K=vocabulary + 1, levels=1)(draft, root)
+    inner(draft).hidden.fill_(float("nan"))
+    with pytest.raises(InputError, match="NaN"):
+        Chain()(draft, root)
 
 
 def test_where_gradients_are_recorded_it_grows_level_by_level(pair: Pair) -> None:

@@ -56,19 +56,12 @@ def read(target: Target) -> tuple[Verified, Verified]:
     return session.prefill(*pad(TEXTS, torch.device("cpu"))), session.verify(tree)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "with tapped layers"])
 def test_every_family_reads_the_same_in_stretches(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target(language_model(FAMILIES[family]))
+    target = Target(language_model(FAMILIES[family])) if family in FAMILIES else deep_pairs()["eagle3"][0]
     (whole, tree), (some, other_tree) = ways(monkeypatch, lambda: read(target))
     assert_same_network(some.logits.padded(), whole.logits.padded())
     assert_same_network(other_tree.logits.padded(), tree.logits.padded())
-    for row, length in enumerate(LENGTHS):
-        assert_same_network(some.features[row, :length], whole.features[row, :length])
-
-
-def test_features_of_tapped_layers_are_those_of_all_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, _ = deep_pairs()["eagle3"]
-    (whole, _), (some, _) = ways(monkeypatch, lambda: read(target))
     for row, length in enumerate(LENGTHS):
         assert_same_network(some.features[row, :length], whole.features[row, :length])
 

@@ -8,24 +8,22 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
 from c2t.models.drafts.block import BlockDraft, BlockHead
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft
-from c2t.models.wrappers.ngrams import NgramDraft
-from c2t.policies import Eagle2, Plain
+from c2t.policies import Eagle2
 from c2t.protocols import Root
-from c2t.replay.every_position import replay_all
-from c2t.replay.lockstep import replay, write_continuations
-from c2t.sampling import Sampling
-from tests.models.drafts.test_medusa import assert_law_is_kept
-from tests.replay.test_every_position import assert_same, visited
+from c2t.verification.target_verifier import pad
+from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_sums
 from tests.test_joining import EAGLE2, GREEDY, assert_join_is_seamless
-from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, randomise, run
+from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, randomise
 
+CPU = torch.device("cpu")
 SIZE, READ = 4, (1, 3, 4)  # positions of a block; layers of the target whose outputs it reads
 CONFIG = LlamaConfig(**SIZES | {"num_hidden_layers": 2, "head_dim": 8})
 
@@ -96,13 +94,10 @@ def test_distributions_are_those_of_the_definition() -> None:
     first = [len(text) - 2 for text in texts]
 
     def observe(begins: list[int], ends: list[int]) -> None:
-        wide = max(end - begin for begin, end in zip(begins, ends, strict=True))
-        tokens = torch.zeros(2, wide + 1, dtype=torch.long)
-        features = torch.zeros(2, wide, states[0].shape[1], dtype=torch.float64)
-        for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-            tokens[row, : end - begin + 1] = torch.tensor(texts[row][begin : end + 1])
-            features[row, : end - begin] = states[row][begin:end]
-        session.observe(tokens, features, torch.tensor(ends) - torch.tensor(begins))
+        parts = [slice(begin, end) for begin, end in zip(begins, ends, strict=True)]
+        tokens, lengths = pad([text[part.start : part.stop + 1] for text, part in zip(texts, parts, strict=True)], CPU)
+        features = pad_sequence([state[part] for state, part in zip(states, parts, strict=True)], batch_first=True)
+        session.observe(tokens, features, lengths - 1)
 
     def roots(place: int) -> Root:
         return Root(torch.tensor([text[place] for text in texts]), None)
@@ -125,18 +120,8 @@ def test_distributions_are_those_of_the_definition() -> None:
 
 @pytest.mark.slow
 def test_greedy_text_is_the_targets_and_replay_its_rounds() -> None:
-    plain, _ = run(TARGET, None, Plain(), PROMPTS, new=12)
-    policy = Eagle2(K=12, levels=3, N=40)  # a random drafter is seldom right
-    for draft in (DRAFT, NgramDraft(DRAFT)):
-        texts, steps = run(TARGET, draft, policy, PROMPTS, new=12)
-        assert texts == plain
-        assert len(set(torch.cat([step.accepted.length for step in steps[1:]]).tolist())) > 1
-        assert all(set(step.draft_passes.tolist()) == {1} for step in steps[1:])
-        written = write_continuations(
-            TARGET, PROMPTS, max_new_tokens=12, beyond=policy.levels + 1, sampling=Sampling(temperature=0.0)
-        )
-        assert_same(steps, list(replay(draft, policy, written)))
-        assert_same(replay(draft, policy, written), visited(replay_all(draft, policy, written)))
+    # a random drafter is seldom right
+    assert_greedy_text_and_replay(TARGET, DRAFT, Eagle2(K=12, levels=3, N=40))
 
 
 @pytest.mark.slow
@@ -164,17 +149,20 @@ def test_files_are_dflashs(tmp_path: Path) -> None:
     assert isinstance(loaded, BlockDraft)
 
 
+MASK = {"mask_token_id": 7}
+
+
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
         ({"block_size": 1}, "block_size"),
         ({"block_size": "4"}, "block_size"),
         ({"dflash_config": None}, "dflash_config"),
-        ({"dflash_config": {"mask_token_id": 7}}, "target_layer_ids is missing"),
+        ({"dflash_config": MASK}, "target_layer_ids is missing"),
         ({"dflash_config": {"mask_token_id": VOCABULARY, "target_layer_ids": [1, 3, 4]}}, "mask_token_id = 48 must be"),
-        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 3, 4], "causal": True}}, "causal is not known"),
-        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 3, 6]}}, "must rise, up to 5"),
-        ({"dflash_config": {"mask_token_id": 7, "target_layer_ids": [3, 1, 4]}}, "must rise"),
+        ({"dflash_config": MASK | {"target_layer_ids": [1, 3, 4], "causal": True}}, "causal is not known"),
+        ({"dflash_config": MASK | {"target_layer_ids": [1, 3, 6]}}, "must rise, up to 5"),
+        ({"dflash_config": MASK | {"target_layer_ids": [3, 1, 4]}}, "must rise"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
         ({"attention_bias": True}, "bias"),
     ],

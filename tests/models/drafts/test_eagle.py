@@ -10,7 +10,7 @@ from c2t.policies import Eagle2, Plain
 from c2t.tree import Tree
 from tests.eagle_reference import CONFIG, head_forward, head_state, write_head
 from tests.rounding import assert_same_network
-from tests.toys import PROMPTS, VOCABULARY, emitted, path_of, root_of, run, toy_target
+from tests.toys import PROMPTS, VOCABULARY, emitted, observed, path_of, root_of, run, toy_target
 
 VARIANTS = {
     "published": {},
@@ -39,22 +39,6 @@ def test_forward_is_upstreams(name: str, tmp_path) -> None:
         assert_same_network(predicted[row], expected)
 
 
-def test_embedding_comes_first_and_layer_0_has_no_input_norm(tmp_path) -> None:
-    """The comparison above would fail, were either the other way round."""
-    state, target = head_state(CONFIG), toy_target()
-    head = load_head(write_head(tmp_path, CONFIG, state), target.embed_tokens)
-    features, tokens = torch.randn(1, 5, 32, dtype=torch.float64), torch.randint(0, VOCABULARY, (1, 5))
-    swapped = {**state, "fc.weight": state["fc.weight"].roll(32, 1)}
-    other = head_forward(CONFIG, swapped, target.embed_tokens.weight, features[0], tokens[0])
-    assert (head(features, tokens)[0] - other).abs().max() > 0.1
-
-
-def features_of(tokens: list[int]) -> torch.Tensor:
-    """Post-norm hidden states by stock transformers."""
-    output = toy_target().model(torch.tensor([tokens]), output_hidden_states=True)
-    return output.hidden_states[-1][0]
-
-
 @pytest.fixture
 def draft(tmp_path) -> EagleDraft:
     target = toy_target()
@@ -68,14 +52,7 @@ def test_tree_slots_continue_the_prefix_along_their_own_path(draft: EagleDraft) 
     parent's predicted feature (rows of different lengths)."""
     target, state = toy_target(), head_state(CONFIG)
     texts = [[*prompt, 11] for prompt in PROMPTS[:3]]  # the last token is the root
-    count = torch.tensor([len(text) - 1 for text in texts])
-    width = int(count.max())
-    tokens, features = torch.zeros(3, width + 1, dtype=torch.long), torch.zeros(3, width, 32, dtype=torch.float64)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = torch.tensor(text)
-        features[row, : len(text) - 1] = features_of(text)[:-1]
-    session = draft.session()
-    session.observe(tokens, features, count)
+    session, features = observed(draft, target, *texts)
     tree = Eagle2(K=3, levels=4, N=None)(session, root_of(11, 11, 11))
     assert session.passes.tolist() == [4, 4, 4]
 
@@ -83,7 +60,7 @@ def test_tree_slots_continue_the_prefix_along_their_own_path(draft: EagleDraft) 
     for row, text in enumerate(texts):
         for slot in range(1, tree.size):
             *above, token = path_of(tree, row, slot)
-            fed, known = torch.tensor(text[1:]), features_of(text)[:-1]
+            fed, known = torch.tensor(text[1:]), features[row, : len(text) - 1]
             for next_token in [*above, None]:
                 predicted = head_forward(CONFIG, state, embedding, known, fed)
                 if next_token is not None:
@@ -112,8 +89,7 @@ def test_prefix_keys_and_values_come_from_true_features_only(draft: EagleDraft) 
     for step, caches in zip(steps[1:], seen, strict=True):
         for prompt, position, cache in zip(step.rows.tolist(), step.position.tolist(), caches, strict=True):
             text = texts[prompt][: position + 1]
-            clean = draft.session()
-            clean.observe(torch.tensor([text]), features_of(text)[None, :-1], torch.tensor([position]))
+            clean, _ = observed(draft, toy_target(), text)
             assert cache.shape[2] == position
             assert_same_network(cache, clean.cache.buffers[0][:, 0, :, :position])
 
@@ -135,10 +111,7 @@ def test_a_head_with_few_tokens_drafts_these_and_the_texts_own(tmp_path, draft: 
     assert len(tokens) > 6
     rows = []
     for one in (draft, narrow):
-        session = one.session()
-        session.observe(
-            torch.tensor([[*PROMPTS[0], 11]]), features_of([*PROMPTS[0]])[None], torch.tensor([len(PROMPTS[0])])
-        )
+        session, _ = observed(one, toy_target(), [*PROMPTS[0], 11])
         rows.append(session.expand(Tree.root(torch.tensor([11])), torch.tensor([[0]])))
     whole, few = rows
     wanted = whole.logits[..., tokens].log_softmax(-1)

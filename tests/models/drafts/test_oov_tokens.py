@@ -41,8 +41,10 @@ def observed(texts: list[list[int]]) -> OutOfVocabulary:
     return own
 
 
-def test_they_stand_in_the_order_of_the_text_once() -> None:
+def test_the_first_ones_stand_in_the_order_of_the_text_once() -> None:
     assert observed(TEXTS).ids.tolist() == OWN
+    long = list(range(1, 4 * MOST, 2))
+    assert observed([long]).ids.tolist() == [long[:MOST]]
 
 
 def test_text_that_comes_in_pieces_is_the_same_text() -> None:
@@ -68,14 +70,8 @@ def test_a_fork_has_those_of_its_part_of_the_text() -> None:
     text = TEXTS[0]
     fork = observed([text]).fork(torch.arange(len(text)))
     for less, ids in enumerate(fork.ids.tolist()):
-        assert [token for token in ids if token >= 0] == [
-            token for token in dict.fromkeys(text[: len(text) - less]) if token not in KNOWN
-        ]
-
-
-def test_a_long_text_has_no_more_than_the_first_ones() -> None:
-    text = list(range(1, 4 * MOST, 2))
-    assert observed([text]).ids.tolist() == [text[:MOST]]
+        wanted = [token for token in dict.fromkeys(text[: len(text) - less]) if token not in KNOWN]
+        assert [token for token in ids if token >= 0] == wanted
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

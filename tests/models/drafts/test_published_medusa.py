@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from c2t.cli.info import info
 from c2t.errors import InputError
@@ -18,15 +19,11 @@ from c2t.models.loading.fingerprint import fingerprint
 from c2t.models.loading.load import load_pair
 from c2t.models.loading.names import DRAFTS, kind_of
 from c2t.policies import Eagle2, Plain
-from c2t.replay.every_position import replay_all
-from c2t.replay.lockstep import replay, write_continuations
-from c2t.sampling import Sampling
-from tests.models.drafts.test_medusa import assert_greedy_text_costs_one_pass, assert_law_is_kept
-from tests.replay.test_every_position import assert_same, visited
+from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_network
 from tests.small_pair import HIDDEN as SMALL
 from tests.small_pair import VOCABULARY as SMALL_VOCABULARY
-from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, root_of, run
+from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, observed, root_of, run
 
 TARGET, DRAFT = deep_pairs()["published medusa"]
 HIDDEN, HEADS = SIZES["hidden_size"], 3
@@ -53,19 +50,14 @@ def write(folder: Path, state: dict, pickled: bool = False, **config) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     raw = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "some/target", **config}
     (folder / "config.json").write_text(json.dumps(raw))
-    if pickled:
-        torch.save(state, folder / PICKLED)
-    else:
-        save_file(state, folder / SAFE)
+    (torch.save if pickled else save_file)(state, folder / (PICKLED if pickled else SAFE))
     return folder
 
 
 def plain_logits(state: dict[str, Tensor], layers: int, head: int, feature: Tensor) -> Tensor:
     for layer in range(layers):
-        inner = (
-            state[f"{head}.{layer}.linear.weight"].double() @ feature + state[f"{head}.{layer}.linear.bias"].double()
-        )
-        feature = feature + inner * torch.sigmoid(inner)
+        weight, bias = (state[f"{head}.{layer}.linear.{name}"].double() for name in ("weight", "bias"))
+        feature = feature + silu(weight @ feature + bias)
     return state.get(f"{head}.{layers}.weight", TARGET.lm_head.weight).double() @ feature
 
 
@@ -84,17 +76,13 @@ def test_heads_are_those_of_a_plain_reading(layers: int, own: bool, pickled: boo
     state = {name: tensor.to(dtype) for name, tensor in head_state(layers, own).items()}
     heads = load_heads(write(tmp_path, state, pickled, medusa_num_layers=layers), TARGET.embed_tokens)
     assert len(heads) == HEADS  # the file decides; the config says 2, as published ones do
-    session, text = PublishedMedusaDraft(heads, TARGET.lm_head).session(), PROMPTS[1]
-    features = TARGET.model(torch.tensor([text]), output_hidden_states=True).hidden_states[-1][:, :-1]
-    session.observe(torch.tensor([text]), features, torch.tensor([len(text) - 1]))
-    tree = Eagle2(K=2, levels=HEADS + 2, N=None)(session, root_of(text[-1]))
+    session, features = observed(PublishedMedusaDraft(heads, TARGET.lm_head), TARGET, PROMPTS[1])
+    tree = Eagle2(K=2, levels=HEADS + 2, N=None)(session, root_of(PROMPTS[1][-1]))
     for depth in range(-1, HEADS + 2):
         slots = (tree.depth[0] == depth).nonzero()[:, 0][None]
-        rows, head = session.expand(tree, slots), depth + 1
-        expected = (
-            plain_logits(state, layers, head, features[0, -1]) if head < HEADS else torch.zeros(VOCABULARY).double()
-        )
-        assert_same_network(rows.logits[0], expected.expand(slots.shape[1], -1))
+        found, head = session.expand(tree, slots).logits[0], depth + 1
+        expected = plain_logits(state, layers, head, features[0, -1]) if head < HEADS else torch.zeros_like(found[0])
+        assert_same_network(found, expected.expand(slots.shape[1], -1))
     assert session.passes.tolist() == [1]
 
 
@@ -114,21 +102,13 @@ def test_shards_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_greedy_text_is_the_targets_and_a_round_costs_one_pass() -> None:
-    assert_greedy_text_costs_one_pass(TARGET, DRAFT, Eagle2(K=6, levels=3, N=40), 24)
+def test_greedy_text_is_the_targets_and_replay_its_rounds() -> None:
+    assert_greedy_text_and_replay(TARGET, DRAFT, Eagle2(K=6, levels=3, N=40), 24)
 
 
 @pytest.mark.slow
 def test_sampled_trees_keep_the_law() -> None:
     assert_law_is_kept(DRAFT)
-
-
-@pytest.mark.slow
-def test_a_live_run_is_a_path_through_all_positions() -> None:
-    sampling = Sampling(temperature=0.8, seed=3)
-    texts = write_continuations(TARGET, PROMPTS, max_new_tokens=8, beyond=5, sampling=sampling)
-    policy = Eagle2(K=3, levels=3, N=10)
-    assert_same(replay(DRAFT, policy, texts), visited(replay_all(DRAFT, policy, texts)))
 
 
 def without(name: str) -> Callable[[dict], dict]:

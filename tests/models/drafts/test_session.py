@@ -13,15 +13,7 @@ from c2t.sampling import Sampling
 from c2t.tree import Tree
 from c2t.verification.target_verifier import generate
 from tests.rounding import assert_same_network
-from tests.toys import PROMPTS, random_eagle, root_of, run, toy_drafts, toy_target
-
-
-def observed(draft, text: list[int]):
-    opened = draft.session()
-    tokens = torch.tensor([text])
-    features = toy_target().model(tokens, output_hidden_states=True).hidden_states[-1][:, :-1]
-    opened.observe(tokens, features, torch.tensor([len(text) - 1]))
-    return opened
+from tests.toys import PROMPTS, observed, random_eagle, root_of, run, toy_drafts, toy_target
 
 
 @pytest.mark.parametrize("name", ["eagle", "same"])
@@ -30,11 +22,11 @@ def test_slots_may_be_expanded_in_any_order_and_grouping(name: str) -> None:
     """A node's distribution depends on its path, not on what else is drafted, or when."""
     draft, text = toy_drafts()[name], PROMPTS[1]
     root = root_of(text[-1])
-    session = observed(draft, text)
+    session, _ = observed(draft, toy_target(), text)
     assert isinstance(session, Draft)
     tree = Eagle2(K=3, levels=2, N=None)(session, root)  # expands the root and slots 1, 2, 3
     together = session.expand(tree, torch.tensor([[4, 8, 12]])).logits[0]
-    again = observed(draft, text)
+    again, _ = observed(draft, toy_target(), text)
     again.expand(tree, torch.tensor([[0]]))
     again.expand(tree, torch.tensor([[3, 1]]))
     last = again.expand(tree, torch.tensor([[12]])).logits[0, 0]
@@ -67,23 +59,17 @@ def test_a_round_costs_one_pass_a_level(name: str) -> None:
     assert all(set(step.draft_passes.tolist()) == {0} for step in steps)
 
 
-@pytest.mark.parametrize("kind", ["eagle", "lm"])
-def test_a_draft_that_says_no_numbers_is_named(kind: str) -> None:
-    broken = random_eagle(toy_target(), seed=9)
-    if kind == "lm":
-        broken = DraftLM(toy_target.__wrapped__(seed=9))
-        broken.model.embed_tokens.weight.data[:] = float("nan")
-    else:
-        broken.head.fc.weight.data[:] = float("nan")
-    with pytest.raises(InputError, match="draft's logits contain NaN"):
-        run(toy_target(), broken, Eagle2(K=2, levels=2), PROMPTS, new=8)
-
-
-def test_a_target_that_says_no_numbers_is_named() -> None:
-    broken = toy_target.__wrapped__(seed=9)
-    broken.embed_tokens.weight.data[:] = float("nan")
-    with pytest.raises(InputError, match="target's logits contain NaN"):
-        run(broken, None, Plain(), PROMPTS, new=8)
+@pytest.mark.parametrize("name", ["eagle", "lm", "target"])
+def test_a_model_that_says_no_numbers_is_named(name: str) -> None:
+    broken, eagle = toy_target.__wrapped__(seed=9), random_eagle(toy_target(), seed=9)
+    (eagle.head.fc if name == "eagle" else broken.embed_tokens).weight.data[:] = float("nan")
+    target, draft, policy = {
+        "eagle": (toy_target(), eagle, Eagle2(K=2, levels=2)),
+        "lm": (toy_target(), DraftLM(broken), Eagle2(K=2, levels=2)),
+        "target": (broken, None, Plain()),
+    }[name]
+    with pytest.raises(InputError, match=f"{'target' if draft is None else 'draft'}'s logits contain NaN"):
+        run(target, draft, policy, PROMPTS, new=8)
 
 
 @pytest.mark.parametrize("name", ["perturbed", "eagle"])

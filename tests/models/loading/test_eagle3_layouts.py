@@ -1,23 +1,38 @@
-"""EAGLE-3 heads in every published layout, against plain torch; what is not understood is refused by its name."""
+"""EAGLE-3 heads in every published layout, against plain torch; the states that they read, and the text that they draft
+for; what is not understood is refused by its name."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
-from c2t.models.drafts.eagle3 import default_taps
+from c2t.models.drafts.eagle3 import Eagle3Head, default_taps
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_pair
 from c2t.models.target.target import Target
 from c2t.policies import Eagle2, Plain
+from c2t.replay.lockstep import replay, write_continuations
+from c2t.sampling import Sampling
 from tests.eagle3_reference import LAYOUTS, REDUCED, SPECULATORS, Math, draft, file, flat, speculators, weights
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.rounding import assert_same_network
-from tests.toys import FAMILIES, PROMPTS, SIZES, VOCABULARY, language_model, path_of, root_of, run, save_language_model
+from tests.toys import (
+    FAMILIES,
+    PROMPTS,
+    SIZES,
+    VOCABULARY,
+    language_model,
+    path_of,
+    randomise,
+    root_of,
+    run,
+    save_language_model,
+)
 
 LAYERS, TEXT = 8, [3, 1, 4, 1, 5, 9, 2]
 
@@ -45,7 +60,9 @@ def test_drafts_are_those_of_the_published_code(layout: str, tmp_path: Path) -> 
     save_head(first, tmp_path / "written")
     width = maths.width * (maths.taps or 1)
     features = torch.randn(len(TEXT) - 1, width, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    for head in (first, load_head(tmp_path / "written", embedding())):
+    again = load_head(tmp_path / "written", embedding())
+    assert all(again.state_dict()[name].equal(tensor) for name, tensor in first.state_dict().items())
+    for head in (first, again):
         assert head.taps(LAYERS) == first.taps(LAYERS)
         session = EagleDraft(head, nn.Linear(32, VOCABULARY, bias=False)).session()
         session.observe(torch.tensor([TEXT]), features[None], torch.tensor([len(TEXT) - 1]))
@@ -53,7 +70,7 @@ def test_drafts_are_those_of_the_published_code(layout: str, tmp_path: Path) -> 
         slots = [4, 8, 12]
         found = session.expand(tree, torch.tensor([slots])).logits[0]
         state = weights(maths)
-        kept = state.get("kept", torch.arange(VOCABULARY))
+        kept = torch.arange(maths.reduced) + state.get("d2t", 0)
         for slot, logits in zip(slots, found, strict=True):
             path = path_of(tree, 0, slot)
             assert len(path) == 2
@@ -86,24 +103,6 @@ def test_a_head_reads_the_embedding_as_it_is_stored(tmp_path: Path) -> None:
 
     head = load_head(write(tmp_path, flat(), Math(), {}), Scaled.from_pretrained(embedding().weight))
     assert head.embed_tokens(torch.tensor([5])).equal(embedding()(torch.tensor([5])))
-
-
-TAKEN_OVER = {  # entries that heads' configs have from their targets'
-    "phi4": {"model_type": "phi3", "embd_pdrop": 0.0, "resid_pdrop": 0.0, "partial_rotary_factor": 1.0}
-    | {"original_max_position_embeddings": 16384},
-    "qwq": {"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 64, "sliding_window": 32768},
-}
-
-
-@pytest.mark.parametrize("name", TAKEN_OVER)
-def test_the_class_says_what_layers_a_flat_head_has(name: str, tmp_path: Path) -> None:
-    """Not model_type, which many heads have from their targets."""
-    table = embedding()
-    plain = load_head(write(tmp_path / "plain", flat(), Math(), {}), table)
-    other = load_head(write(tmp_path / name, flat(**TAKEN_OVER[name]), Math(), {}), table)
-    features = torch.randn(len(TEXT), 3 * 32, dtype=torch.float64)
-    one, two = (head(head.read(features[None]), torch.tensor([TEXT])) for head in (plain, other))
-    assert one.equal(two)
 
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -151,6 +150,7 @@ def test_taps_that_the_target_lacks_are_refused(config: dict, layers: int, messa
 def test_states_are_tapped_up_to_the_end_of_the_last_layer() -> None:
     """The last one comes before the final norm; tapping again forgets what was tapped before."""
     target = deep_target()
+    assert default_taps(LAYERS) == (2, 4, 5)
     target.tap(default_taps(LAYERS))
     target.tap((0, 3, LAYERS))
     tokens = torch.tensor([PROMPTS[1]])
@@ -166,14 +166,48 @@ def test_states_are_tapped_up_to_the_end_of_the_last_layer() -> None:
     assert_same_network(target.session().prefill(tokens, torch.tensor([tokens.shape[1]])).features, states[-1])
 
 
-@pytest.mark.parametrize("layout", ["several layers", "one tap", "speculators of 2026"])
-def test_text_is_the_targets(layout: str, tmp_path: Path) -> None:
-    target = deep_target()
+@pytest.mark.parametrize(
+    ("layout", "temperature"),
+    [("several layers", 0.0), ("one tap", 0.0), ("speculators of 2026", 0.0), ("SafeAILab", 0.0), ("SafeAILab", 0.8)],
+)
+def test_text_is_the_targets_and_replay_is_live(layout: str, temperature: float, tmp_path: Path) -> None:
+    target, sampling = deep_target(), Sampling(temperature, seed=3)
     head = load_head(write(tmp_path, *LAYOUTS[layout]), target.embed_tokens).requires_grad_(False)
     target.tap(head.taps(LAYERS))
-    plain, _ = run(target, None, Plain(), PROMPTS, new=12)
-    texts, _ = run(target, EagleDraft(head, target.lm_head), Eagle2(K=3, levels=3, N=10), PROMPTS, new=12)
+    draft, policy = EagleDraft(head, target.lm_head), Eagle2(K=3, levels=3, N=10)
+    plain, _ = run(target, None, Plain(), PROMPTS, new=12, sampling=sampling)
+    texts, steps = run(target, draft, policy, PROMPTS, new=12, sampling=sampling)
     assert texts == plain
+    written = write_continuations(target, PROMPTS, max_new_tokens=12, beyond=4, sampling=sampling)
+    replayed = list(replay(draft, policy, written, seed=sampling.seed, temperature=temperature))
+    assert [step.count.tolist() for step in replayed] == [step.count.tolist() for step in steps]
+
+
+def test_maps_are_dropped_where_the_vocabularies_are_equal(tmp_path: Path) -> None:
+    maps = {"d2t": torch.zeros(VOCABULARY, dtype=torch.long), "t2d": torch.ones(VOCABULARY, dtype=torch.bool)}
+    config, maths, names = LAYOUTS["whole vocabulary"]
+    head = load_head(write(tmp_path, config, maths, names, **maps), embedding())
+    assert "d2t" not in head.state_dict()
+
+
+@torch.no_grad()
+def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
+    """The file has the ids only; logits are those of the target's LM head at the draft's tokens."""
+    target, config = deep_target(), LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
+    made = randomise(Eagle3Head(config, draft_vocab_size=REDUCED, target_rows=True), seed=3)
+    tokens = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(0))[:REDUCED].sort().values
+    made.d2t.copy_(tokens - torch.arange(REDUCED))
+    made.t2d[tokens] = True
+    save_head(made, tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    head = load_head(tmp_path, target.embed_tokens, target.lm_head)
+    hidden = torch.randn(1, 5, SIZES["hidden_size"], dtype=torch.float64)
+    wanted = target.lm_head(head.norm(hidden))
+    logits = head.logits(hidden, target.lm_head)
+    assert_same_network(logits[..., tokens], wanted[..., tokens])
+    assert logits.isfinite().sum() == 5 * REDUCED
+    with pytest.raises(InputError, match="stores no LM head"):
+        load_head(tmp_path, target.embed_tokens)
 
 
 @pytest.mark.parametrize(

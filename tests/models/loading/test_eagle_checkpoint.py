@@ -13,7 +13,7 @@ from c2t.errors import InputError
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.rounding import assert_within, growth
-from tests.toys import VOCABULARY
+from tests.toys import VOCABULARY, deep_pairs
 
 
 @pytest.fixture
@@ -33,6 +33,15 @@ def test_weights_are_read_from_both_files_in_every_dtype(
     for name, tensor in own.items():
         assert tensor.dtype == torch.float32
         assert tensor.equal(state[name].float())
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "medusa"])
+def test_every_head_is_written_as_read(kind: str, tmp_path: Path) -> None:
+    target, draft = deep_pairs()[kind]
+    save_head(draft.head, tmp_path)
+    again = load_head(tmp_path, target.embed_tokens)
+    assert type(again) is type(draft.head)
+    assert all(again.state_dict()[name].float().equal(w.float()) for name, w in draft.head.state_dict().items())
 
 
 def test_pickled_code_is_not_run(tmp_path, embedding) -> None:
@@ -68,19 +77,16 @@ def test_missing_embedding_is_the_targets_and_a_stored_one_overrides(tmp_path, e
         ({"max_position_embeddings": None, "max_sequence_length": 512}, "max_position_embeddings", 512),
         ({"rms_norm_eps": None}, "rms_norm_eps", 1e-6),
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "factor", 4.0),
+        ({}, "rope_type", "default"),
+        ({"rope_scaling": "null"}, "rope_type", "default"),
     ],
     ids=str,
 )
 def test_config_defaults_are_upstreams(changes: dict, name: str, value, tmp_path, embedding) -> None:
-    config = {key: v for key, v in {**CONFIG, **changes}.items() if v is not None}
+    config = {key: None if v == "null" else v for key, v in {**CONFIG, **changes}.items() if v is not None}
     head = load_head(write_head(tmp_path, config, head_state(config)), embedding)
     found = head.config.rope_parameters[name] if name.startswith(("rope", "factor")) else getattr(head.config, name)
     assert found == value
-
-
-def test_rope_scaling_of_null_is_none(tmp_path, embedding) -> None:
-    head = load_head(write_head(tmp_path, {**CONFIG, "rope_scaling": None}, head_state(CONFIG)), embedding)
-    assert head.config.rope_parameters["rope_type"] == "default"
 
 
 @pytest.mark.parametrize(
@@ -198,32 +204,25 @@ def test_missing_files_are_named(tmp_path, embedding) -> None:
         load_head(tmp_path, embedding)
 
 
-def in_shards(folder: Path, name: str = "model.safetensors") -> Path:
-    """Store a folder's weights as two files and an index, as transformers names them."""
-    stem, suffix = name.split(".")
-    pickled = suffix != "safetensors"
-    state = torch.load(folder / name, weights_only=True) if pickled else load_file(folder / name)
-    names, places = sorted(state), {}
+def in_shards(folder: Path, state: dict, pickled: bool = False) -> Path:
+    """Store a head's weights as two files and an index, as transformers names them."""
+    name = "pytorch_model.bin" if pickled else "model.safetensors"
+    (write_head(folder, CONFIG, state, pickled) / name).unlink()
+    (stem, suffix), names, places = name.split("."), sorted(state), {}
     for number, part in enumerate((names[::2], names[1::2]), 1):
         shard = f"{stem}-{number:05}-of-00002.{suffix}"
         (torch.save if pickled else save_file)({each: state[each] for each in part}, folder / shard)
         places |= dict.fromkeys(part, shard)
-    (folder / name).unlink()
     (folder / f"{name}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
     return folder
 
 
 @pytest.mark.parametrize("pickled", [False, True])
 def test_shards_are_read(pickled: bool, tmp_path: Path, embedding: nn.Embedding) -> None:
-    state, name = head_state(CONFIG), "pytorch_model.bin" if pickled else "model.safetensors"
-    whole, folder = write_head(tmp_path / "whole", CONFIG, state), write_head(tmp_path / "shards", CONFIG, state)
-    if pickled:
-        torch.save(state, folder / name)
-        (folder / "model.safetensors").unlink()
-    in_shards(folder, name)
-    one, two = (load_head(place, embedding).state_dict() for place in (whole, folder))
-    assert one.keys() == two.keys()
-    assert all(one[each].equal(two[each]) for each in one)
+    state = head_state(CONFIG)
+    head = load_head(in_shards(tmp_path, state, pickled), embedding).state_dict()
+    assert head.keys() == {*state, "embed_tokens.weight"}
+    assert all(head[name].equal(tensor) for name, tensor in state.items())
 
 
 @pytest.mark.parametrize(
@@ -231,15 +230,12 @@ def test_shards_are_read(pickled: bool, tmp_path: Path, embedding: nn.Embedding)
     [
         (lambda index, _: {**index, "weight_map": {}}, r"index\.json: weight_map"),
         (lambda index, _: {"weight_map": dict.fromkeys(index["weight_map"], "../x.safetensors")}, "weight_map"),
-        (
-            lambda index, _: {"weight_map": dict.fromkeys(index["weight_map"], "x.safetensors")},
-            "x.safetensors is not there",
-        ),
+        (lambda index, _: {"weight_map": dict.fromkeys(index["weight_map"], "x.safetensors")}, "x.safetensors is not"),
         (lambda index, first: {"weight_map": dict.fromkeys(index["weight_map"], first)}, "holds other weights than it"),
     ],
 )
 def test_shards_that_do_not_fit_their_index_are_one_line(change, message: str, tmp_path: Path, embedding) -> None:
-    place = in_shards(write_head(tmp_path, CONFIG, head_state(CONFIG))) / "model.safetensors.index.json"
+    place = in_shards(tmp_path, head_state(CONFIG)) / "model.safetensors.index.json"
     index = json.loads(place.read_text())
     place.write_text(json.dumps(change(index, min(index["weight_map"].values()))))
     with pytest.raises(InputError, match=message) as caught:

@@ -150,7 +150,7 @@ def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float | 
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("draft", "reason"),
     [
         ("lm+ngrams=", "WEIGHT with a number"),
         ("lm+ngrams=many", "WEIGHT with a number"),
@@ -159,20 +159,37 @@ def test_ngrams_come_with_any_draft(name: str, part: str, prior_weight: float | 
         ("lm+ngrams=1e39", "from 0.001 to 1e"),
         ("lm+ngrams8", "no draft is called"),
         ("lm+ngrams+ngrams", "no draft is called"),
+        ("lookup+fit", "lookup has no states that"),
+        ("lookup+taps=1,2,3", "lookup has no states that"),
+        ("lookup+bigrams+ngrams", "lookup has no states that"),
+        ("eagel+ngrams", r"no draft is called 'eagel'; known: eagle, distilled, .*toy"),
+        ("eagle3+ngrams", r"^toy has no draft called eagle3; it has: eagle, distilled, lm; searched in"),
+        (Path("/no/where"), "no such folder"),
     ],
 )
-def test_ngrams_of_no_sensible_weight_are_refused(name: str, reason: str, pair_folder: Path) -> None:
+def test_a_draft_that_is_none_is_named(draft: str | Path, reason: str, pair_folder: Path) -> None:
     with pytest.raises(InputError, match=reason):
-        load_pair("toy", draft=name)
+        load_pair("toy", draft=draft)
+    if "lookup" in reason:
+        with pytest.raises(InputError, match=reason):
+            check_draft(draft)
+
+
+def test_a_target_or_pair_that_is_none_is_named(pair_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no target is called 'nobody'; known: .*toy"):
+        load_pair("nobody")
+    for draft in (None, "lm"):
+        with pytest.raises(InputError, match="needs a draft"):
+            load_pair(target=pair_folder / "target", draft=draft)
+    with pytest.raises(InputError, match="cannot be loaded"):
+        load_pair(target=tmp_path, draft=pair_folder / "draft")
 
 
 @pytest.mark.parametrize(
-    ("name", "prior_weight"),
-    [("lookup", None), ("lookup+ngrams", None), ("lookup+ngrams=2", 2.0)],
+    ("name", "prior_weight"), [("lookup", None), ("lookup+ngrams", None), ("lookup+ngrams=2", 2.0)]
 )
-def test_lookup_needs_no_files_and_comes_with_any_target(
-    name: str, prior_weight: float | None, pair_folder: Path
-) -> None:
+def test_lookup_comes_with_any_target(name: str, prior_weight: float | None, pair_folder: Path) -> None:
+    """It needs no files."""
     own, other = load_pair("toy", draft=name), load_pair(target=pair_folder / "target", draft=name)
     for pair in (own, other):
         assert pair.draft == load_draft(name, pair.target)
@@ -180,14 +197,6 @@ def test_lookup_needs_no_files_and_comes_with_any_target(
         assert pair.marks["draft"] == f"lookup+ngrams:{pair.draft.mark}"
     with pytest.raises(InputError, match="has \\+ngrams already"):
         with_ngrams(own)
-
-
-@pytest.mark.parametrize("name", ["lookup+fit", "lookup+taps=1,2,3", "lookup+bigrams+ngrams"])
-def test_lookup_has_nothing_to_condition(name: str, pair_folder: Path) -> None:
-    with pytest.raises(InputError, match="lookup has no states that"):
-        load_pair("toy", draft=name)
-    with pytest.raises(InputError, match="lookup has no states that"):
-        check_draft(name)
 
 
 def test_a_folder_may_have_ngrams_in_its_name(pair_folder: Path, tmp_path: Path) -> None:
@@ -205,7 +214,7 @@ def test_every_part_has_the_chosen_dtype(dtype: torch.dtype | None, pair_folder:
 
 
 @pytest.mark.parametrize(
-    ("instructions", "kernels", "said_of_it"),
+    ("instructions", "kernels", "messages"),
     [
         (False, False, ["torch imitates it slowly: float32 is faster here"]),
         (False, True, ["c2t's kernels compute in float32, on weights that stay in bf16"]),
@@ -214,7 +223,7 @@ def test_every_part_has_the_chosen_dtype(dtype: torch.dtype | None, pair_folder:
     ],
 )
 def test_a_processor_without_bf16_that_is_asked_for_it_says_who_computes(
-    instructions: bool, kernels: bool, said_of_it: list[str], pair_folder: Path, monkeypatch: pytest.MonkeyPatch
+    instructions: bool, kernels: bool, messages: list[str], pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_target, "has_bf16", lambda: instructions)
     monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: kernels)
@@ -222,7 +231,7 @@ def test_a_processor_without_bf16_that_is_asked_for_it_says_who_computes(
         load_pair("toy", dtype=torch.bfloat16)
         load_pair("toy", dtype=torch.float32)
     told = [str(one.message) for one in said if "no bf16 arithmetic" in str(one.message)]
-    assert [one.partition("this processor has no bf16 arithmetic; ")[2] for one in told] == said_of_it
+    assert [one.partition("this processor has no bf16 arithmetic; ")[2] for one in told] == messages
 
 
 def test_the_kind_of_a_draft_is_read_off_its_folder(pair_folder: Path) -> None:
@@ -248,23 +257,6 @@ def test_a_fingerprint_sees_the_middle_of_a_file(mib: int, place: float, tmp_pat
         opened.seek(int(place * 2**20))
         opened.write(b"x")
     assert fingerprint(tmp_path) != before
-
-
-def test_what_is_missing_or_unknown_is_named(pair_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no target is called 'nobody'; known: .*toy"):
-        load_pair("nobody")
-    with pytest.raises(InputError, match=r"no draft is called 'eagel'; known: eagle, distilled, .*toy"):
-        load_pair("toy", draft="eagel+ngrams")
-    with pytest.raises(InputError, match=r"^toy has no draft called eagle3; it has: eagle, distilled, lm; searched in"):
-        load_pair("toy", draft="eagle3+ngrams")
-    with pytest.raises(InputError, match="needs a draft"):
-        load_pair(target=pair_folder / "target")
-    with pytest.raises(InputError, match="needs a draft"):
-        load_pair(target=pair_folder / "target", draft="lm")
-    with pytest.raises(InputError, match="no such folder"):
-        load_pair("toy", draft=tmp_path / "nowhere")
-    with pytest.raises(InputError, match="cannot be loaded"):
-        load_pair(target=tmp_path, draft=pair_folder / "draft")
 
 
 def test_a_tied_language_model_has_all_of_its_weights(pair_folder: Path, tmp_path: Path) -> None:
@@ -308,33 +300,27 @@ def test_parts_that_do_not_fit_are_refused(pair_folder: Path, tmp_path: Path) ->
         load_pair(target=chatty, draft=pair_folder / "draft")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "no tokenizer"])
-def test_a_damaged_target_is_one_clear_line(damage: str, pair_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["truncated", "no tokenizer", r"model\.layers\.1\.mlp\.down_proj\.weight"])
+def test_a_damaged_target_is_one_clear_line(
+    damage: str, pair_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that lacks weights, which transformers would fill with random numbers and a table of warnings."""
     target = save_language_model(tmp_path / "target", language_model(FAMILIES["llama"]))
+    weights, logged = target / "model.safetensors", []
     if damage == "truncated":
-        weights = target / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:5000])
-    else:
+    elif damage == "no tokenizer":
         for path in target.glob("tokenizer*"):
             path.unlink()
-    with pytest.raises(InputError, match=str(target)) as caught:
+    else:
+        state = load_file(weights)
+        del state[damage.replace("\\", "")]
+        save_file(state, weights, metadata={"format": "pt"})
+    monkeypatch.setattr(logging.StreamHandler, "emit", lambda _, record: logged.append(record.getMessage()))
+    with pytest.raises(InputError, match=damage if "model" in damage else str(target)) as caught:
         load_pair(target=target, draft=pair_folder / "draft")
     assert "\n" not in str(caught.value)
-
-
-def test_a_target_without_all_of_its_weights_is_refused(
-    pair_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """transformers would fill them with random numbers and a table of warnings."""
-    target = save_language_model(tmp_path / "target", language_model(FAMILIES["llama"]))
-    state = load_file(target / "model.safetensors")
-    del state["model.layers.1.mlp.down_proj.weight"]
-    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
-    said: list[str] = []
-    monkeypatch.setattr(logging.StreamHandler, "emit", lambda _, record: said.append(record.getMessage()))
-    with pytest.raises(InputError, match=r"model\.layers\.1\.mlp\.down_proj\.weight"):
-        load_pair(target=target, draft=pair_folder / "draft")
-    assert said == []
+    assert logged == []
 
 
 @pytest.fixture

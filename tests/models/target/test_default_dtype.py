@@ -13,6 +13,7 @@ from c2t.models.target import default_dtype
 from tests.tiny_heads import saved
 from tests.toys import language_model
 
+needs_compiler = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 LLAMA = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
@@ -48,17 +49,13 @@ def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytes
     assert load_pair("tiny").target.model.dtype == torch.float32
 
 
-@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
-def test_a_model_that_the_kernels_run_is_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("served", [pytest.param(True, marks=needs_compiler), False])
+def test_a_model_is_in_bf16_where_the_kernels_run_it(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
-    assert load_pair("tiny").target.model.dtype == torch.bfloat16
-
-
-def test_a_model_that_the_kernels_do_not_run_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
-    monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: False)
-    assert load_pair("tiny").target.model.dtype == torch.float32
-    assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
+    if not served:
+        monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: False)
+        assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
+    assert load_pair("tiny").target.model.dtype == (torch.bfloat16 if served else torch.float32)
 
 
 @pytest.mark.parametrize(("draft", "stored"), [("eagle", True), ("eagle3", True), ("mtp", False), ("lm", False)])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from c2t.errors import InputError
 from c2t.kernels import llama_layer
@@ -24,7 +25,7 @@ from c2t.models.target.target import Target
 from c2t.policies import Eagle2, Plain
 from c2t.tree import Tree
 from tests.rounding import assert_within, growth
-from tests.toys import PROMPTS, TableDraft, language_model, random_table, randomise, root_of, run
+from tests.toys import PROMPTS, TableDraft, language_model, path_of, random_table, randomise, root_of, run
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
@@ -82,43 +83,23 @@ def test_a_tree_has_the_bits_of_plain_decoding(dtype: torch.dtype) -> None:
     of feeding its path token by token."""
     target = target_of(dtype)
     tokens, lengths = prompts()
+    texts = [tokens[row, :length].tolist() for row, length in enumerate(lengths)]
     batch = target.session()
     batch.prefill(tokens, lengths)
     for seed in range(2):
         tree = tree_of([5, 7], seed)
         verified = batch.verify(tree)
-        texts = [tokens[row, :length].tolist() for row, length in enumerate(lengths)]
         for row, slot in [(0, 0), (1, 0), (0, 3), (1, 9), (0, tree.size - 1)]:
-            path = path_to(tree, row, slot)
             alone = target.session()
             alone.prefill(torch.tensor([texts[row][:4]]), torch.tensor([4]))
-            for token in texts[row][4:] + path:
+            for token in [*texts[row][4:], int(tree.token[row, 0]), *path_of(tree, row, slot)]:
                 one = alone.verify(Tree.root(torch.tensor([token])))
                 alone.commit(torch.tensor([[0]]), torch.tensor([1]))
             assert torch.equal(one.logits.values[0], verified.logits.padded()[row, slot])
             assert torch.equal(one.features[0, 0], verified.features[row, slot])
-        kept = path_slots(tree, 0, tree.size - 1)
-        slots = torch.tensor([kept, [0] + [-1] * (len(kept) - 1)])
-        count = torch.tensor([len(kept), 1])
-        batch.commit(slots, count)
-        ids = [tree.token[row, slots[row, : count[row]]] for row in range(2)]
-        longest = int((lengths + count).max())
-        grown = torch.zeros(2, longest, dtype=torch.long)
-        for row in range(2):
-            both = torch.cat([tokens[row, : lengths[row]], ids[row]])
-            grown[row, : len(both)] = both
-        tokens, lengths = grown, lengths + count
-
-
-def path_slots(tree: Tree, row: int, slot: int) -> list[int]:
-    slots = [slot]
-    while (parent := int(tree.parent[row, slots[-1]])) >= 0:
-        slots.append(parent)
-    return slots[::-1]
-
-
-def path_to(tree: Tree, row: int, slot: int) -> list[int]:
-    return tree.token[row, path_slots(tree, row, slot)].tolist()
+        path = tree.ancestors()[0, -1].nonzero()[:, 0].tolist()  # which the first row accepts, and the other its root
+        batch.commit(torch.tensor([path, [0] + [-1] * (len(path) - 1)]), torch.tensor([len(path), 1]))
+        texts = [texts[0] + tree.token[0, path].tolist(), texts[1] + tree.token[1, :1].tolist()]
 
 
 @torch.inference_mode()
@@ -137,11 +118,13 @@ HEADS = {
     "eagle": lambda: EagleHead(TWO_LAYERS, qkv_bias=True),
     "eagle3": lambda: Eagle3Head(TWO_LAYERS, 32),
     "eagle3, biased": lambda: Eagle3Head(LlamaConfig(**SIZES, attention_bias=True), 32),
-    "eagle3, norm before residual": lambda: Eagle3Head(
-        TWO_LAYERS, 32, variant=Eagle3Variant(norm_before_residual=True)
-    ),
-    "eagle3, norm of the output": lambda: Eagle3Head(TWO_LAYERS, 32, variant=Eagle3Variant(norm_output=True)),
+    "eagle3, norm before residual": lambda: variant_of(norm_before_residual=True),
+    "eagle3, norm of the output": lambda: variant_of(norm_output=True),
 }
+
+
+def variant_of(**changes: bool) -> Eagle3Head:
+    return Eagle3Head(TWO_LAYERS, 32, variant=Eagle3Variant(**changes))
 
 
 def head_of(kind: str, dtype: torch.dtype = torch.float32) -> Head:
@@ -195,36 +178,38 @@ def test_a_rounded_head_is_nearly_the_module(kind: type[Head]) -> None:
 
 
 @torch.no_grad()
-def test_changed_weights_are_packed_anew() -> None:
+def test_what_has_changed_is_packed_anew() -> None:
     target = Target(language_model(LlamaConfig(**SIZES)).float())
-    before = target.packed
-    assert target.packed is before
-    target.model.model.layers[1].mlp.up_proj.weight.mul_(2)
-    changed = target.packed
-    assert changed is not before
-    target.model.model.layers[0].mlp.down_proj.weight.data += 0.01  # as PEFT merges adapters; torch counts no version
-    assert target.packed is not changed
+    model, forms = target.model.model, [target.packed]
+    assert target.packed is forms[0]
+    model.layers[1].mlp.up_proj.weight.mul_(2)
+    forms.append(target.packed)
+    model.layers[0].mlp.down_proj.weight.data += 0.01  # as PEFT merges adapters; torch counts no version
+    forms.append(target.packed)
+    model.rotary_emb.inv_freq.mul_(0.5)
+    forms.append(target.packed)
+    target.model.config.rms_norm_eps = 0.5
+    for module in model.modules():
+        if isinstance(module, LlamaRMSNorm):
+            module.variance_epsilon = 0.5
+    forms.append(target.packed)
+    assert len(set(map(id, forms))) == 5
+    assert target.packed is forms[-1]
 
 
 def test_what_is_not_served() -> None:
-    def model(config, dtype: torch.dtype = torch.float32):
-        return language_model(config).to(dtype)
-
-    assert PackedLlama.serves(model(LlamaConfig(**SIZES)))
+    llama, gelu = LlamaConfig(**SIZES), LlamaConfig(**SIZES, hidden_act="gelu")
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    assert not PackedLlama.serves(model(LlamaConfig(**SIZES, rope_parameters=dynamic)))
-    assert not PackedLlama.serves(model(LlamaConfig(**{**SIZES, "head_dim": 24})))
-    assert not PackedLlama.serves(model(LlamaConfig(**SIZES, hidden_act="gelu")))
-    assert not PackedLlama.serves(model(LlamaConfig(**SIZES), torch.float64))
-    assert not PackedLlama.serves(model(Qwen2Config(**SIZES)))
-    assert not PackedLlama.serves(model(GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2)))
-    llama, with_norms = LlamaConfig(**SIZES), Qwen3Config(**SIZES)
+    others = [LlamaConfig(**SIZES, rope_parameters=dynamic), LlamaConfig(**{**SIZES, "head_dim": 24}), gelu]
+    others += [Qwen2Config(**SIZES), GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2)]
+    assert PackedLlama.serves(language_model(llama).float())
+    assert not PackedLlama.serves(language_model(llama).double())
+    assert not any(PackedLlama.serves(language_model(config).float()) for config in others)
     for head in (EagleHead(llama), Eagle3Head(llama, VOCABULARY)):
         head.embed_tokens = nn.Embedding(VOCABULARY, SIZES["hidden_size"])
         assert packed(head.float(), False) is not None
         assert packed(head.double(), False) is None
-    gelu = LlamaConfig(**SIZES, hidden_act="gelu")
-    for config, width in ((with_norms, 64), (gelu, 64), (llama, 32)):
+    for config, width in ((Qwen3Config(**SIZES), 64), (gelu, 64), (llama, 32)):
         head = Eagle3Head(config, VOCABULARY)
         head.embed_tokens = nn.Embedding(VOCABULARY, width)
         assert packed(head, False) is None
@@ -252,11 +237,15 @@ def test_a_rounded_target_is_nearly_the_model() -> None:
         (LlamaConfig(**SIZES), "some of its matrices have 96 inputs, no multiple of 64"),
         (LlamaConfig(**WHOLE, hidden_act="gelu"), "not this llama"),
         (Qwen2Config(**WHOLE), "not this qwen2"),
+        (LlamaConfig(**WHOLE), "its LM head is a Sequential"),
     ],
 )
 def test_what_cannot_be_rounded_is_refused(config: PreTrainedConfig, reason: str) -> None:
+    model = language_model(config).float()
+    if "LM head" in reason:
+        model.set_output_embeddings(nn.Sequential(model.lm_head))
     with pytest.raises(InputError, match=f"int8: .*{reason}.*; choose another dtype"):
-        Target(language_model(config).float(), rounded=True)
+        Target(model, rounded=True)
 
 
 def test_without_products_of_bytes_no_target_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,26 +255,14 @@ def test_without_products_of_bytes_no_target_is_rounded(monkeypatch: pytest.Monk
 
 
 @needs_bytes
-def test_a_rounded_target_has_no_tree_attention() -> None:
-    with pytest.raises(InputError, match="not int8"):
-        target_of(torch.int8).use_tree_attention()
-
-
-@needs_bytes
 def test_a_rounded_target_never_computes_in_another_type() -> None:
-    """As it would where an adapter was put into its layers."""
+    """As tree attention would, or an adapter that was put into its layers."""
     target = Target(language_model(LlamaConfig(**WHOLE)).float(), rounded=True)
+    with pytest.raises(InputError, match="not int8"):
+        target.use_tree_attention()
     target.model.model.layers[1].mlp.up_proj = nn.Sequential(target.model.model.layers[1].mlp.up_proj)
     with pytest.raises(InputError, match="not what runs in int8 any more: load it again"):
         target.session()
-
-
-@needs_bytes
-def test_an_lm_head_of_another_kind_is_not_rounded() -> None:
-    model = language_model(LlamaConfig(**WHOLE)).float()
-    model.set_output_embeddings(nn.Sequential(model.lm_head))
-    with pytest.raises(InputError, match="its LM head is a Sequential"):
-        Target(model, rounded=True)
 
 
 def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,12 +279,8 @@ def test_greedy_text_is_the_targets_for_every_head(kind: str, dtype: torch.dtype
     config = LlamaConfig(**{**WHOLE, "num_hidden_layers": 7})
     narrow = LlamaConfig(**{**WHOLE, "num_hidden_layers": 1})
     target = Target(language_model(config).to(dtype).requires_grad_(False), rounded and BYTES_WORK)
-    head = {
-        "eagle": lambda: EagleHead(narrow),
-        "eagle3": lambda: Eagle3Head(narrow, VOCABULARY),
-        "mtp": lambda: MTPHead(narrow),
-        "medusa": lambda: MedusaHead(narrow, 2),
-    }[kind]()
+    kinds = {"eagle": EagleHead, "eagle3": Eagle3Head, "mtp": MTPHead, "medusa": MedusaHead}
+    head = kinds[kind](narrow, *{"eagle3": [VOCABULARY], "medusa": [2]}.get(kind, []))
     head = randomise(head, seed=1, spread=0.3).to(dtype).requires_grad_(False).eval()
     head.embed_tokens = target.embed_tokens
     target.tap(head.taps(7))

@@ -15,6 +15,7 @@ from c2t.models.target.prefixes import Beginning, Prefixes
 from c2t.models.target.target import Target, TargetSession
 from c2t.policies import Eagle2
 from c2t.sampling import Sampling
+from c2t.verification.target_verifier import pad
 from tests.models.target.test_packed_llama import SIZES, VOCABULARY, WHOLE, needs_bytes
 from tests.toys import language_model
 
@@ -34,13 +35,8 @@ def target(request: pytest.FixtureRequest) -> Target:
 @torch.inference_mode()
 def read(target: Target, *prompts: list[int]) -> tuple[TargetSession, list[torch.Tensor]]:
     """The session, and each prompt's logits, features, keys and values."""
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    tokens = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = torch.tensor(prompt)
-    session = target.session()
-    verified = session.prefill(tokens, lengths)
-    found = []
+    session, found = target.session(), []
+    verified = session.prefill(*pad(prompts, torch.device("cpu")))
     for row, prompt in enumerate(prompts):
         found += [verified.logits.values[verified.logits.packed_index[row, 0]], verified.features[row, : len(prompt)]]
         found += [session.cache.prefix(layer, row) for layer in range(len(session.cache.buffers))]

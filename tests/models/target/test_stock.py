@@ -158,22 +158,6 @@ def test_what_changes_nothing_stays_packed() -> None:
     assert PackedLlama.serves(model)
 
 
-@needs_kernels
-@torch.no_grad()
-def test_frequencies_and_epsilon_are_packed_anew() -> None:
-    model = model_of()
-    target = Target(model)
-    before = target.packed
-    model.model.rotary_emb.inv_freq.mul_(0.5)
-    after = target.packed
-    assert before is not after is target.packed
-    model.config.rms_norm_eps = 0.5
-    for module in model.modules():
-        if isinstance(module, llama.LlamaRMSNorm):
-            module.variance_epsilon = 0.5
-    assert target.packed is not after
-
-
 REFUSED: dict[str, tuple[Change, str]] = {
     "own attention": (lambda model, _: registered(model), "attention by mine takes no mask of a tree"),
     "own masks": (

@@ -65,18 +65,13 @@ def tree_of(roots: list[int], seed: int) -> Tree:
 def test_tree_forward_is_the_forward_of_every_path(family: str, checkpoints) -> None:
     """Three rounds over rows of different length, each of which commits another path; stock forwards have no cache."""
     target = checkpoints(family).target
-    texts, lengths = [list(prompt) for prompt in PROMPTS], torch.tensor([len(prompt) for prompt in PROMPTS])
-    tokens = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = torch.tensor(text)
-    session = target.session()
-    verified = session.prefill(tokens, lengths)
+    texts, session = [list(prompt) for prompt in PROMPTS], target.session()
+    verified = session.prefill(*pad(texts, torch.device("cpu")))
     rows = list(range(len(texts)))
     for row in rows:
         plain = target.model(torch.tensor([texts[row]]), output_hidden_states=True)
         assert_same_network(verified.logits.padded()[row, 0], plain.logits[0, -1])
-        features = verified.features[row, : len(texts[row])]
-        assert_same_network(features, plain.hidden_states[-1][0])
+        assert_same_network(verified.features[row, : len(texts[row])], plain.hidden_states[-1][0])
     for turn in range(3):
         tree = tree_of([5 + turn] * len(rows), seed=turn)
         verified = session.verify(tree)
@@ -87,8 +82,7 @@ def test_tree_forward_is_the_forward_of_every_path(family: str, checkpoints) -> 
                 text = [*texts[row], 5 + turn, *path_of(tree, place, slot)]
                 plain = target.model(torch.tensor([text]), output_hidden_states=True)
                 assert_same_network(verified.logits.padded()[place, slot], plain.logits[0, -1])
-                feature = plain.hidden_states[-1][0, -1]
-                assert_same_network(verified.features[place, slot], feature)
+                assert_same_network(verified.features[place, slot], plain.hidden_states[-1][0, -1])
             texts[row] += [5 + turn, *path_of(tree, place, deepest)]
             path = tree.ancestors()[place, deepest].nonzero()[:, 0].tolist()
             committed.append(path + [-1] * (4 - len(path)))
@@ -149,34 +143,6 @@ def test_rows_of_any_sizes_are_what_they_are_alone(family: str, attention: str) 
         assert_same_network(here.features[0, there], verified.features[row, there])
 
 
-@torch.no_grad()
-def test_sliding_window_is_felt(checkpoints) -> None:
-    """The comparison above sees the window: without it the stock model says something else."""
-    target = checkpoints("mistral").target
-    text = torch.tensor([PROMPTS[1]])
-    with_window = target.session().prefill(text, torch.tensor([len(PROMPTS[1])])).logits.values
-    full = language_model(FAMILIES["llama"])  # the same weights, since they are drawn in the same order
-    assert full.state_dict().keys() == target.model.state_dict().keys()
-    assert (with_window[0] - full(text).logits[0, -1]).abs().max() > 1e-3
-
-
-@torch.no_grad()
-def test_sinks_are_felt(checkpoints) -> None:
-    """The comparison above sees gpt_oss's sinks, and its masks are no ones added to the scores."""
-    target, text = checkpoints("gpt_oss").target, torch.tensor([PROMPTS[1]])
-    with_sinks = target.session().prefill(text, torch.tensor([len(PROMPTS[1])])).logits.values
-    sinks = [layer.self_attn.sinks for layer in target.model.model.layers]
-    kept = [sink.clone() for sink in sinks]
-    for sink in sinks:
-        sink.fill_(-torch.inf)
-    without = target.session().prefill(text, torch.tensor([len(PROMPTS[1])])).logits.values
-    for sink, value in zip(sinks, kept, strict=True):
-        sink.copy_(value)
-    assert (with_sinks - without).abs().max() > 1e-3
-    with pytest.raises(InputError, match="tree attention has no sinks"):
-        target.use_tree_attention()
-
-
 def test_every_family_is_tested() -> None:
     assert {config.model_type for config in FAMILIES.values()} == set(runtime.FAMILIES)
 
@@ -197,6 +163,8 @@ def test_models_that_cannot_verify_a_tree_are_refused() -> None:
     capped = language_model(Gemma3TextConfig(**{**SIZES, "final_logit_softcapping": 30.0}, head_dim=12))
     with pytest.raises(InputError, match="final_logit_softcapping"):
         Target(capped)
+    with pytest.raises(InputError, match="tree attention has no sinks"):
+        Target(language_model(FAMILIES["gpt_oss"])).use_tree_attention()
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-sliding", "gemma3"])
@@ -210,12 +178,10 @@ def test_eager_attention_takes_the_same_trees(family: str, checkpoints) -> None:
 
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
-def test_experts_run_in_float32_too(family: str, checkpoints, tmp_path: Path) -> None:
+def test_experts_run_in_float32_too(family: str, checkpoints) -> None:
     """In float64 they run one by one, elsewhere as transformers runs them by default."""
-    checkpoints(family).target.model.save_pretrained(tmp_path)
-    checkpoints(family).tokenizer.save_pretrained(tmp_path)
-    write_head(tmp_path / "head", CONFIG, head_state(CONFIG))
-    pair = load_pair(target=tmp_path, draft=tmp_path / "head", dtype=torch.float32)
+    places = {part: place for part, (place, _) in checkpoints(family).sources.items()}
+    pair = load_pair(target=places["target"], draft=places["draft"], dtype=torch.float32)
     texts, _ = run(pair.target, pair.draft, Eagle2(K=4, levels=3, N=14), PROMPTS, new=4)
     assert all(len(text) == 4 for text in texts)
 

@@ -21,7 +21,7 @@ from c2t.study import autotune_cache
 from c2t.verification.target_verifier import generate
 from tests.small_pair import TURNS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # One that ranks its candidates, and one that samples them, whose trees carry distributions.
 RUNS = (("eagle2:K=3,levels=3,N=9", 0.0), ("dyspec:N=8", 0.8), ("mcsd:config=2x2", 0.8))
 
