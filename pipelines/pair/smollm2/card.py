@@ -134,7 +134,7 @@ def learned(part: str, work: Path, before: Earlier) -> Learned:
     """Return what a head has learned in this work folder, or else before it began."""
     log = work / part / "log.csv"
     if not log.exists():
-        return Learned(before.rounds.get(part, []), before.logged.get(part, "not learned_by"))
+        return Learned(before.rounds.get(part, []), before.logged.get(part, "not logged"))
     with log.open() as file:
         lines = list(csv.DictReader(file))
     end = round_begin(work / part)
