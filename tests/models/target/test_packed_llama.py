@@ -225,7 +225,7 @@ def test_a_rounded_target_is_nearly_the_model() -> None:
     tokens, lengths = prompts()[0], torch.tensor([19, 19])
     off = [target.session().prefill(tokens, lengths).logits.values for target in (exact, rounded)]
     assert 2**-12 < (off[1] - off[0]).abs().mean() / off[0].abs().mean() < 2**-3
-    matrices = [each for each in rounded.packed.decoder.layers._kept if isinstance(each, PackedMatrix)]
+    matrices = [each for each in rounded.packed.decoder.layers._packed_parts if isinstance(each, PackedMatrix)]
     assert {each.kind for each in (*matrices, rounded._project.packed())} == {Kind.INT8}
     assert rounded.model.lm_head.weight.equal(exact.model.lm_head.weight)
 
