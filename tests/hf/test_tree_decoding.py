@@ -2,7 +2,6 @@
 same model afterwards, and one line for what it does not serve."""
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from transformers import (
     StaticCache,
     StoppingCriteria,
     StoppingCriteriaList,
-    TextIteratorStreamer,
 )
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
@@ -31,6 +29,7 @@ from c2t.kernels.llama_layer import Kind, works
 from c2t.kernels.native import kernels
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.loading.eagle_checkpoint import save_head
+from c2t.models.loading.load import load_pair
 from c2t.models.target.target import Target
 from c2t.policies import Hierarchical, JointThreshold, MCSDPlus, SpecInfer
 from c2t.sessions.coupled import NOISE_SCALE, scaled
@@ -46,7 +45,6 @@ from tests.toys import (
     randomise,
     save_language_model,
     toy_classifier,
-    toy_tokenizer,
 )
 
 PAD, EOS = 0, [47, 12]
@@ -116,9 +114,11 @@ def pairs() -> Callable[[str], tuple[PreTrainedModel, PreTrainedModel]]:
     return pair
 
 
-def both(model: PreTrainedModel, decoding: TreeDecoding, **settings: Any) -> tuple[Tensor, Tensor]:
-    """What generate writes by itself, and by trees."""
-    return model.generate(**settings), model.generate(**settings, custom_generate=decoding)
+def same_text(model: PreTrainedModel, decoding: TreeDecoding, **settings: Any) -> list[list[int]]:
+    """Return what generate writes by itself, and by trees too."""
+    own = model.generate(**settings).tolist()
+    assert model.generate(**settings, custom_generate=decoding).tolist() == own
+    return own
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,7 @@ def test_greedy_text_is_generates_own(pairs, family: str, name: str) -> None:
     model, noisy = pairs(family)
     decoding, settings = TreeDecoding(noisy, policy=TREE), SETTINGS[name]()
     for call in (BATCH, ONE):
-        own, trees = both(model, decoding, **call, **settings)
-        assert own.tolist() == trees.tolist()
+        same_text(model, decoding, **call, **settings)
 
 
 def test_the_settings_change_the_text(pairs) -> None:
@@ -141,39 +140,35 @@ def test_the_settings_change_the_text(pairs) -> None:
     assert any(0 < row.index(end) < 19 for row in [text[9:] for text in free] for end in EOS if end in row)
 
 
-@pytest.mark.parametrize("kind", ["policy that samples", "plain", "classifier"])
-def test_other_policies_write_the_same(pairs, kind: str) -> None:
+def test_other_policies_write_the_same(pairs) -> None:
     model, noisy = pairs("llama")
-    decoding = {
-        "policy that samples": TreeDecoding(noisy, policy=SpecInfer((3, 2))),
-        "plain": TreeDecoding(policy=Plain()),
-        "classifier": TreeDecoding(noisy, classifier=toy_classifier(), beta=0.2),
-    }[kind]
-    own, trees = both(model, decoding, **BATCH, **ENDING, repetition_penalty=1.2)
-    assert own.tolist() == trees.tolist()
+    for decoding in (
+        TreeDecoding(noisy, policy=SpecInfer((3, 2))),
+        TreeDecoding(policy=Plain()),
+        TreeDecoding(noisy, classifier=toy_classifier(), beta=0.2),
+    ):
+        same_text(model, decoding, **BATCH, **ENDING, repetition_penalty=1.2)
 
 
 def test_float32_on_the_packed_kernels_writes_the_same() -> None:
     model = language_model(PACKABLE).float()
     decoding = TreeDecoding(perturbed(Target(language_model(PACKABLE))).model.model.float(), policy=TREE)
-    own, trees = both(model, decoding, **BATCH, **ENDING)
-    assert own.tolist() == trees.tolist()
+    same_text(model, decoding, **BATCH, **ENDING)
     assert (decoding._for(model).target.packed is None) == (kernels() is None)
 
 
 def test_changed_weights_are_noticed() -> None:
     model = language_model(PACKABLE).float()
     decoding = TreeDecoding(policy=Plain())
-    first = model.generate(**BATCH, custom_generate=decoding)
+    texts = [same_text(model, decoding, **BATCH)]
     for change in (
         lambda: randomise(model, seed=7),
         lambda: model.load_state_dict(language_model(PACKABLE, seed=8).float().state_dict()),
         lambda: model.set_output_embeddings(randomise(torch.nn.Linear(64, VOCABULARY, bias=False), seed=9)),
     ):
         change()
-        own, trees = both(model, decoding, **BATCH)
-        assert own.tolist() == trees.tolist() != first.tolist()
-        first = trees
+        texts.append(same_text(model, decoding, **BATCH))
+        assert texts[-1] != texts[-2]
 
 
 class Counts(LogitsProcessor):
@@ -203,9 +198,22 @@ def test_rehearsals_are_not_seen_by_what_reads_texts(name: str) -> None:
     decoding.seed = 3
     plain = TreeDecoding(policy=Plain(), seed=3)
     own = model.generate(**(ONE | make()), custom_generate=plain)
-    assert model.generate(**(ONE | make()), custom_generate=decoding).tolist() == own.tolist()
-    free = model.generate(**ONE, custom_generate=plain)
-    assert own.tolist() != free.tolist()
+    assert model.generate(**(ONE | make()), custom_generate=decoding).equal(own)
+    assert not model.generate(**ONE, custom_generate=plain).equal(own)
+
+
+class Spy:
+    """TREE, which tells the draft and the tree of every round."""
+
+    proposal, exact, levels = TREE.proposal, True, TREE.levels
+
+    def __init__(self, tell: Callable[[Any, Any], None]):
+        self.tell = tell
+
+    def __call__(self, draft: Any, root: Any) -> Any:
+        tree = TREE(draft, root)
+        self.tell(draft, tree)
+        return tree
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, 1.0), ({"temperature": 0.6, "top_p": 0.9}, 0.6)], ids=str)
@@ -213,13 +221,7 @@ def test_trees_hear_the_noise_of_sampled_texts(pairs, settings: dict[str, float]
     """At the temperature that generate's processors divide by."""
     model, noisy = pairs("llama")
     decoding, heard = TreeDecoding(noisy, policy=TREE, seed=2), []
-
-    class Listens(Spy):
-        def __call__(self, draft: Any, root: Any) -> Any:
-            heard.extend(scaled(draft.noise()).temperature.tolist())
-            return super().__call__(draft, root)
-
-    decoding.policy = Listens([])
+    decoding.policy = Spy(lambda draft, _: heard.extend(scaled(draft.noise()).temperature.tolist()))
     how = {**ONE, "do_sample": True, **settings}
     plain = model.generate(**how, custom_generate=TreeDecoding(policy=Plain(), seed=2))
     assert model.generate(**how, custom_generate=decoding).tolist() == plain.tolist()
@@ -235,8 +237,7 @@ def test_a_model_that_rehearses_is_afterwards_as_it_was() -> None:
     before = state_of(model)
     decoding = TreeDecoding(policy=Hierarchical(Plain(), 4))
     for _ in range(2):
-        own, trees = both(model, decoding, **BATCH)
-        assert own.tolist() == trees.tolist()
+        same_text(model, decoding, **BATCH)
         assert state_of(model) == before
     model.model.layers[0].mlp.register_forward_hook(lambda _, __, out: out + 1)
     with pytest.raises(InputError, match="its layers have hooks"):
@@ -260,26 +261,25 @@ def test_several_sequences_and_a_dictionary(pairs) -> None:
 def test_without_a_seed_manual_seed_decides(pairs) -> None:
     model, noisy = pairs("llama")
     decoding = TreeDecoding(noisy, policy=TREE)
-    texts = []
-    for seed in (1, None, 1):
-        if seed is not None:
-            torch.manual_seed(seed)
-        texts.append(model.generate(**{**ONE, "do_sample": True}, custom_generate=decoding).tolist())
-    assert texts[0] == texts[2] != texts[1]
+
+    def text() -> list[list[int]]:
+        return model.generate(**{**ONE, "do_sample": True}, custom_generate=decoding).tolist()
+
+    torch.manual_seed(1)
+    first, second = text(), text()
+    torch.manual_seed(1)
+    assert first == text() != second
 
 
 # Streaming
 
 
-class Collector(BaseStreamer):
-    def __init__(self):
-        self.put_, self.ended = [], 0
-
+class Collector(list, BaseStreamer):
     def put(self, value: Tensor) -> None:
-        self.put_.append(value.tolist())
+        self.append(value.tolist())
 
     def end(self) -> None:
-        self.ended += 1
+        self.append("end")
 
 
 @pytest.mark.parametrize("given_to", ["the object", "generate"])
@@ -287,24 +287,10 @@ def test_a_streamer_gets_what_generate_gives_it(pairs, given_to: str) -> None:
     model, noisy = pairs("llama")
     own, trees = Collector(), Collector()
     model.generate(**ONE, **ENDING, streamer=own)
-    if given_to == "generate":
-        model.generate(**ONE, **ENDING, streamer=trees, custom_generate=TreeDecoding(noisy, policy=TREE))
-    else:
-        model.generate(**ONE, **ENDING, custom_generate=TreeDecoding(noisy, policy=TREE, streamer=trees))
-    assert own.put_ == trees.put_
-    assert trees.ended == 1
-
-
-def test_a_text_is_read_from_another_thread(pairs) -> None:
-    model, noisy = pairs("llama")
-    tokenizer = toy_tokenizer()
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=30)
-    decoding = TreeDecoding(noisy, policy=TREE, streamer=streamer)
-    thread = threading.Thread(target=lambda: model.generate(**ONE, **ENDING, custom_generate=decoding))
-    thread.start()
-    text = "".join(streamer)
-    thread.join()
-    assert text == tokenizer.decode(model.generate(**ONE, **ENDING)[0, 9:])
+    to_object, to_generate = ({"streamer": trees}, {}) if given_to == "the object" else ({}, {"streamer": trees})
+    model.generate(**ONE, **ENDING, **to_generate, custom_generate=TreeDecoding(noisy, policy=TREE, **to_object))
+    assert own == trees
+    assert trees.count("end") == 1
 
 
 # The caller's model
@@ -342,8 +328,7 @@ def test_the_model_is_afterwards_as_it_was(deep, attention: str) -> None:
     before = state_of(model)
     decoding = TreeDecoding(head, policy=TREE)
     for _ in range(2):
-        own, trees = both(model, decoding, **ONE)
-        assert own.tolist() == trees.tolist()
+        same_text(model, decoding, **ONE)
         assert state_of(model) == before
     with pytest.raises(ZeroDivisionError):
         model.generate(**BATCH, custom_generate=decoding, stopping_criteria=StoppingCriteriaList([lambda *_: 1 / 0]))
@@ -356,24 +341,10 @@ def test_the_features_of_an_eagle3_head_are_tapped_in_every_call(deep) -> None:
     guesses = []
     for decoding in (again := TreeDecoding(head, policy=TREE), again, TreeDecoding(head, policy=TREE)):
         seen = []
-        decoding.policy = Spy(seen)
+        decoding.policy = Spy(lambda _, tree, seen=seen: seen.append(tree.token.tolist()))
         model.generate(**BATCH, custom_generate=decoding)
         guesses.append(seen)
     assert guesses[0] == guesses[1] == guesses[2]
-
-
-class Spy:
-    """TREE, with what it guesses noted."""
-
-    proposal, exact, levels = TREE.proposal, True, TREE.levels
-
-    def __init__(self, seen: list):
-        self.seen = seen
-
-    def __call__(self, draft: Any, root: Any) -> Any:
-        tree = TREE(draft, root)
-        self.seen.append(tree.token.tolist())
-        return tree
 
 
 def test_a_model_that_is_gone_is_not_kept(tmp_path: Path) -> None:
@@ -398,8 +369,7 @@ def test_hooks_inside_of_the_model_are_run() -> None:
     model, decoding = language_model(PACKABLE).float(), TreeDecoding(policy=Plain())
     free = model.generate(**BATCH, custom_generate=decoding)
     steer = model.model.layers[0].mlp.register_forward_hook(lambda _, __, out: out + 1)
-    own, trees = both(model, decoding, **BATCH)
-    assert own.tolist() == trees.tolist() != free.tolist()
+    assert same_text(model, decoding, **BATCH) != free.tolist()
     steer.remove()
     assert model.generate(**BATCH, custom_generate=decoding).equal(free)
     model.register_forward_hook(lambda *_: None)
@@ -448,50 +418,40 @@ class Stateful(LogitsProcessor):
         return scores
 
 
-REFUSED: dict[str, tuple[Callable[[PreTrainedModel], dict[str, Any]], str]] = {
-    "beams": (lambda _: {"num_beams": 2}, "ask generate for beam_search"),
-    "lookup": (lambda _: {"prompt_lookup_num_tokens": 2}, "ask generate for assisted_generation"),
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "beams": ({"num_beams": 2}, "ask generate for beam_search"),
+    "lookup": ({"prompt_lookup_num_tokens": 2}, "ask generate for assisted_generation"),
     "scores": (
-        lambda _: {"return_dict_in_generate": True, "output_scores": True},
+        {"return_dict_in_generate": True, "output_scores": True},
         "output_scores: tree decoding returns sequences only",
     ),
-    "static cache": (lambda _: {"cache_implementation": "static"}, "a StaticCache cannot hold trees"),
+    "static cache": ({"cache_implementation": "static"}, "a StaticCache cannot hold trees"),
     "own static cache": (
-        lambda model: {"past_key_values": StaticCache(config=model.config, max_cache_len=64)},
+        {"past_key_values": lambda model: StaticCache(model.config, 64)},
         "a StaticCache cannot hold trees",
     ),
-    "filled cache": (lambda model: {"past_key_values": filled(model)}, "c2t has a cache of its own"),
-    "padding on the right": (
-        lambda _: {"attention_mask": MASK.flip(1)},
-        "attention_mask has zeros after ones",
+    "filled cache": (
+        {"past_key_values": lambda model: model(PROMPTS[:, :4], use_cache=True).past_key_values},
+        "c2t has a cache of its own",
     ),
-    "positions": (lambda _: {"position_ids": torch.arange(9).expand(3, -1) + 3}, "position_ids"),
-    "guidance": (
-        lambda _: {"guidance_scale": 2.0},
-        "UnbatchedClassifierFreeGuidanceLogitsProcessor cannot be applied to trees",
-    ),
+    "padding on the right": ({"attention_mask": MASK.flip(1)}, "attention_mask has zeros after ones"),
+    "positions": ({"position_ids": torch.arange(9).expand(3, -1) + 3}, "position_ids"),
+    "guidance": ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor cannot be applied to trees"),
     "unknown processor": (
-        lambda _: {"logits_processor": LogitsProcessorList([Stateful()])},
+        {"logits_processor": LogitsProcessorList([Stateful()])},
         "Stateful cannot be applied to trees",
     ),
-    "hot": (lambda _: {"do_sample": True, "temperature": 1e39}, r"temperature = 1e\+39: must be 0"),
-    "nothing left": (
-        lambda _: {"suppress_tokens": list(range(VOCABULARY))},
-        "the logits processors exclude every token",
-    ),
-    "long": (lambda _: {"max_new_tokens": 1000}, "1000 new ones exceed the target's 256 positions"),
+    "hot": ({"do_sample": True, "temperature": 1e39}, r"temperature = 1e\+39: must be 0"),
+    "nothing left": ({"suppress_tokens": list(range(VOCABULARY))}, "the logits processors exclude every token"),
+    "long": ({"max_new_tokens": 1000}, "1000 new ones exceed the target's 256 positions"),
 }
-
-
-def filled(model: PreTrainedModel) -> Any:
-    return model(PROMPTS[:, :4], use_cache=True).past_key_values
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_served_is_refused_in_one_line(pairs, name: str) -> None:
     model, noisy = pairs("llama")
-    make, message = REFUSED[name]
-    settings = make(model)
+    settings, message = REFUSED[name]
+    settings = {key: value(model) if key == "past_key_values" else value for key, value in settings.items()}
     with pytest.raises(InputError, match=message) as raised:
         model.generate(**{**BATCH, **settings}, custom_generate=TreeDecoding(noisy, policy=TREE))
     assert len(str(raised.value).splitlines()) == 1
@@ -502,19 +462,18 @@ def test_texts_may_end_with_the_models_last_position(pairs) -> None:
     for family in ("gpt2", "llama"):
         model, noisy = pairs(family)
         prompt = torch.arange(240)[None] % VOCABULARY
-        own, trees = both(model, TreeDecoding(noisy, policy=TREE), inputs=prompt, max_new_tokens=16, do_sample=False)
-        assert own.shape[1] == 256
-        assert own.tolist() == trees.tolist()
+        settings = {"inputs": prompt, "max_new_tokens": 16, "do_sample": False}
+        [text] = same_text(model, TreeDecoding(noisy, policy=TREE), **settings)
+        assert len(text) == 256
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss"])
 def test_attention_that_takes_no_tree_comes_back_afterwards(pairs, family: str) -> None:
     model, noisy = pairs(family)
-    attention, decoding = model.config._attn_implementation, TreeDecoding(noisy, policy=TREE)
-    own = model.generate(**ONE)
+    attention, own = model.config._attn_implementation, model.generate(**ONE)
     model.set_attn_implementation("flex_attention")
     try:
-        assert model.generate(**ONE, custom_generate=decoding).equal(own)
+        assert model.generate(**ONE, custom_generate=TreeDecoding(noisy, policy=TREE)).equal(own)
         assert model.config._attn_implementation == "flex_attention"
     finally:
         model.set_attn_implementation(attention)
@@ -563,8 +522,7 @@ def test_a_draft_may_be_padded_otherwise(sizes: tuple[int, int], tmp_path: Path)
     """Loaded, or from a folder."""
     model, draft = (language_model(LlamaConfig(**{**SIZES, "vocab_size": size})) for size in sizes)
     for given in (draft, save_language_model(tmp_path / "draft", draft)):
-        own, trees = both(model, TreeDecoding(given, policy=TREE), **ONE)
-        assert trees.tolist() == own.tolist()
+        same_text(model, TreeDecoding(given, policy=TREE), **ONE)
 
 
 def test_the_usual_policy() -> None:
@@ -580,11 +538,6 @@ def test_the_usual_policy() -> None:
 
 @pytest.mark.parametrize("draft", slow_except(["tiny", "tiny+ngrams"], "tiny"))
 def test_the_embedded_pair_by_name(draft: str) -> None:
-    from c2t.models.loading.load import load_pair  # noqa: PLC0415
-
     pair = load_pair("tiny")
-    model = pair.target.model
     inputs = pair.tokenizer("def add(a, b):", return_tensors="pt")
-    settings = {**inputs, "max_new_tokens": 32, "do_sample": False}
-    own, trees = both(model, TreeDecoding(draft), **settings)
-    assert own.tolist() == trees.tolist()
+    same_text(pair.target.model, TreeDecoding(draft), **inputs, max_new_tokens=32, do_sample=False)
