@@ -53,11 +53,8 @@ def test_calibration_takes_back_the_share_of_negatives() -> None:
     assert model(NODES).equal(torch.full((2, 5), 0.5))
     # the log-odds log 0.01 = -4.6 are rounded, and the sigmoid of them
     assert_within(model(NODES, calibrated=True), torch.full((2, 5), 1 / 101).double(), growth(10) / 101)
-    score = TreeClassifier(CONFIG)(NODES)
-    odds = score / (1 - score) * CONFIG.negatives_kept
     model = TreeClassifier(replace(CONFIG, negatives_kept=1.0))
     assert torch.equal(model(NODES), model(NODES, calibrated=True))
-    assert (odds / (1 + odds) < score).all()
 
 
 def test_saved_and_loaded_is_the_same(folder: Path) -> None:
@@ -99,9 +96,8 @@ def test_the_cards_numpy_lines_read_the_weights(folder: Path, monkeypatch: pytes
 
 def test_the_card_of_a_conditional_classifier_says_what_it_means(tmp_path: Path) -> None:
     TreeClassifier(ClassifierConfig(label="accepted_given_parent")).save_pretrained(tmp_path)
-    assert (
-        "accept\nit if it accepts the one before, so the product along the path" in (tmp_path / "README.md").read_text()
-    )
+    card = (tmp_path / "README.md").read_text()
+    assert "accept\nit if it accepts the one before, so the product along the path" in card
 
 
 def test_the_card_tells_settings_and_metrics(folder: Path) -> None:
@@ -114,18 +110,12 @@ def test_the_card_tells_settings_and_metrics(folder: Path) -> None:
 def test_a_classifier_is_pushed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed = {}
 
-    class Hub:
-        def __init__(self, token: str | None = None):
-            pass
+    def upload_folder(*, repo_id: str, folder_path: Path, **_: object) -> None:
+        pushed.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()}, repo=repo_id)
 
-        def create_repo(self, repo_id: str, **_: object) -> SimpleNamespace:
-            return SimpleNamespace(repo_id=repo_id)
-
-        def upload_folder(self, *, repo_id: str, folder_path: Path, **_: object) -> None:
-            pushed["repo"] = repo_id
-            pushed.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
-
-    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Hub)
+    hub = SimpleNamespace(create_repo=lambda repo_id, **_: SimpleNamespace(repo_id=repo_id))
+    hub.upload_folder = upload_folder
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", lambda token=None: hub)
     TreeClassifier(CONFIG).push_to_hub("you/name")
     assert pushed.keys() == {"repo", "config.json", "model.safetensors", "README.md"}
     assert pushed["repo"] == "you/name"
@@ -163,6 +153,12 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def not_finite(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["hidden.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -188,6 +184,7 @@ def edit(folder: Path, **changes: object) -> None:
         (lambda f: (f / "model.safetensors").unlink(), r"model\.safetensors is missing or damaged"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x10"), r"model\.safetensors is missing or damaged"),
         (lambda f: save_file({"x": torch.ones(2)}, f / "model.safetensors"), "does not fit"),
+        (not_finite, "not finite"),
     ],
     ids=lambda value: "" if callable(value) else value.replace("\\", ""),
 )
@@ -205,14 +202,6 @@ def test_sizes_end_at_64_layers_and_2_to_the_24_weights() -> None:
     ClassifierConfig(hidden=4093, layers=3)
     with pytest.raises(InputError, match="16,785,400 weights; at most 16,777,216"):
         ClassifierConfig(hidden=4094, layers=3)
-
-
-def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights["hidden.bias"][0] = float("nan")
-    save_file(weights, folder / "model.safetensors")
-    with pytest.raises(InputError, match="not finite"):
-        TreeClassifier.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

@@ -85,13 +85,10 @@ def test_columns_are_those_of_the_tree(full: Tree) -> None:
 
 
 def test_the_joint_probability_gives_eagle2s_tree(full: Tree) -> None:
-    scores, tokens, parents = lists(full)
-    _, index, token = Rerank(joint_probability())(organize_draft_results, scores, tokens, parents, N)
-    expected = rerank(full, N)
+    _, index, token = Rerank(joint_probability())(organize_draft_results, *lists(full), N)
+    expected, slots = rerank(full, N), torch.nn.functional.pad(index + 1, (1, 0))
     assert token.equal(expected.token[:, 1:])
-    assert full.parent.gather(1, index + 1).equal(
-        torch.cat([torch.zeros(ROWS, 1, dtype=torch.int64), index + 1], 1).gather(1, expected.parent[:, 1:])
-    )
+    assert full.parent.gather(1, index + 1).equal(slots.gather(1, expected.parent[:, 1:]))
 
 
 def test_survival_is_that_of_c2ts_classifier(full: Tree, classifier: TreeClassifier, network: Network) -> None:
@@ -106,15 +103,15 @@ def test_survival_is_that_of_c2ts_classifier(full: Tree, classifier: TreeClassif
 
 
 def test_trees_have_n_nodes_and_are_connected_and_others_than_eagle2s(full: Tree, network: Network) -> None:
-    scores, tokens, parents = lists(full)
-    kept_parents, index, token = Rerank(network)(organize_draft_results, scores, tokens, parents, N)
+    kept_parents, index, token = Rerank(network)(organize_draft_results, *lists(full), N)
+    eagles_parents, eagles_index, _ = organize_draft_results(*lists(full), N)
     assert token.shape == (ROWS, N - 1)
-    assert kept_parents.equal(organize_draft_results(scores, tokens, parents, N)[0])
+    assert kept_parents.equal(eagles_parents)
     for row in range(ROWS):
         chosen = set(index[row].tolist())
         assert len(chosen) == N - 1
         assert {int(full.parent[row, 1 + one]) - 1 for one in chosen} <= chosen | {-1}
-    assert not index.equal(organize_draft_results(scores, tokens, parents, N)[1])
+    assert not index.equal(eagles_index)
 
 
 @pytest.mark.parametrize("certain", [1.0, 0.0])
@@ -183,9 +180,7 @@ def test_what_it_cannot_use_is_named_in_a_line(classifier, sglang, monkeypatch, 
     register()
     assert sglang.registered == []
     said = ["set C2T_CLASSIFIER", "reads entropy", "is ['score_list'] instead of", "is missing instead of"]
-    assert len(caplog.records) == len(said)
-    for record, part in zip(caplog.records, said, strict=True):
-        assert part in record.getMessage()
+    assert all(part in record.getMessage() for part, record in zip(said, caplog.records, strict=True))
 
 
 def test_the_copy_of_the_wheels_function_is_right(full: Tree) -> None:

@@ -68,12 +68,10 @@ def test_survival_is_the_confidence_of_c2ts_chain(classifier: TreeClassifier, es
 
 
 def test_all_steps_in_one_call_are_those_one_by_one(estimator) -> None:
-    drawn = logits()
-    requests = torch.arange(REQUESTS)
-    found = torch.full((7, STEPS), -1.0)
-    steps = torch.arange(STEPS).repeat(REQUESTS)
-    estimator.predict(drawn.flatten(0, 1), requests.repeat_interleave(STEPS), steps, found, torch.ones(7))
-    assert_same_sums(found, by_step(estimator, drawn, requests.tolist()), 100)
+    drawn, found = logits(), torch.full((7, STEPS), -1.0)
+    requests, steps = torch.arange(REQUESTS).repeat_interleave(STEPS), torch.arange(STEPS).repeat(REQUESTS)
+    estimator.predict(drawn.flatten(0, 1), requests, steps, found, torch.ones(7))
+    assert_same_sums(found, by_step(estimator, drawn, [*range(REQUESTS)]), 100)
 
 
 def test_rows_that_fill_up_a_graph_change_nothing(estimator) -> None:
@@ -133,9 +131,9 @@ def speculator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType(SPECULATOR)
     module.OnlineAcceptanceEstimator = Theirs
     monkeypatch.setitem(sys.modules, SPECULATOR, module)
-    parents = SPECULATOR.split(".")[:-1]
-    for end in range(1, len(parents) + 1):
-        monkeypatch.setitem(sys.modules, ".".join(parents[:end]), ModuleType(parents[end - 1]))
+    names = SPECULATOR.split(".")
+    for end in range(1, len(names)):
+        monkeypatch.setitem(sys.modules, ".".join(names[:end]), ModuleType(names[end - 1]))
     return module
 
 
@@ -151,24 +149,20 @@ def test_registers_and_says_so(classifier: TreeClassifier, speculator, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("theirs", "said"),
     [
-        (lambda module: delattr(module, "OnlineAcceptanceEstimator"), "has no OnlineAcceptanceEstimator"),
+        (None, "has no OnlineAcceptanceEstimator"),
+        (type("Other", (Theirs,), {"step": None}), "OnlineAcceptanceEstimator.step of this vLLM is missing"),
         (
-            lambda module: setattr(module, "OnlineAcceptanceEstimator", type("Other", (Theirs,), {"step": None})),
-            "OnlineAcceptanceEstimator.step of this vLLM is missing",
-        ),
-        (
-            lambda module: setattr(
-                module, "OnlineAcceptanceEstimator", type("Other", (Theirs,), {"predict": lambda self, logits: None})
-            ),
+            type("Other", (Theirs,), {"predict": lambda self, logits: None}),
             r"predict of this vLLM is \['self', 'logits'\] instead of",
         ),
     ],
 )
-def test_another_vllm_stays_as_it_is(change, said, classifier, speculator, monkeypatch, caplog) -> None:
+def test_another_vllm_stays_as_it_is(theirs, said: str, classifier, speculator, monkeypatch, caplog) -> None:
     monkeypatch.setenv(CLASSIFIER, str(classifier.name))
-    change(speculator)
+    del speculator.OnlineAcceptanceEstimator
+    vars(speculator).update({"OnlineAcceptanceEstimator": theirs} if theirs else {})
     before = dict(vars(speculator))
     register()
     assert vars(speculator) == before
@@ -182,10 +176,8 @@ def test_no_vllm_no_classifier_and_a_wrong_one_are_named_in_a_line(speculator, m
     register()
     monkeypatch.setenv(CLASSIFIER, str(tmp_path))
     register()
-    assert [record.message.split(":")[1] for record in caplog.records] == [
-        " not used",
-        " not used, vLLM keeps its own estimator",
-    ]
+    said = [record.message.split(":")[1] for record in caplog.records]
+    assert said == [" not used", " not used, vLLM keeps its own estimator"]
     assert speculator.OnlineAcceptanceEstimator is Theirs
     assert incompatible(speculator) == ""
 
@@ -211,8 +203,8 @@ def test_damaged_and_foreign_classifiers_are_refused(classifier: TreeClassifier,
     place = Path(classifier.name) / "config.json"
     whole = json.loads(place.read_text())
     wrong = {"negatives_kept": 0, "layers": "two", "M": -1, "hidden": 9, "features": [["depth"]], "schema_version": 2}
-    for change in ({name: value} for name, value in wrong.items()):
-        place.write_text(json.dumps(whole | change))
+    for name, value in wrong.items():
+        place.write_text(json.dumps(whole | {name: value}))
         with pytest.raises(ClassifierError, match=r"does not (describe a classifier|fit)"):
             Network.load(classifier.name)
     for text in ("[]", "{}", "null", "7", "{"):

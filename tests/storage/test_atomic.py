@@ -75,9 +75,7 @@ def test_a_folder_is_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_old_folder_comes_back_if_the_new_cannot_take_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_folder_comes_back_if_the_new_cannot_take_its_place(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     path, rename = tmp_path / "classifier", Path.rename
     with new_folder(path) as new:
@@ -118,11 +116,11 @@ def test_the_folder_is_there_after_every_step(tmp_path: Path, monkeypatch: pytes
 def test_links_are_not_followed(tmp_path: Path, ending: str, there: bool) -> None:
     """Under a name that an exchange uses, whoever put it there."""
     path, elsewhere = tmp_path / "made", tmp_path / "elsewhere"
-    if there and ending == "lock":
-        elsewhere.write_text("kept")
-    elif there:
+    if there:
         elsewhere.mkdir()
-        (elsewhere / "kept").touch()
+        (elsewhere / "kept").write_text("kept")
+    if ending == "lock":
+        elsewhere /= "kept"
     before = sorted(tmp_path.rglob("*"))
     (tmp_path / f".made.{ending}").symlink_to(elsewhere)
     assert standing(path) == path
@@ -131,4 +129,4 @@ def test_links_are_not_followed(tmp_path: Path, ending: str, there: bool) -> Non
             (new / text).touch()
     assert sorted(tmp_path.rglob("*")) == sorted([*before, path, path / "second"])
     assert not path.is_symlink()
-    assert ending != "lock" or not there or elsewhere.read_text() == "kept"
+    assert not there or (tmp_path / "elsewhere" / "kept").read_text() == "kept"

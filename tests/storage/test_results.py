@@ -1,6 +1,5 @@
 """Result lines are added whole, also behind one that is not."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,7 @@ def test_a_line_behind_a_torn_one_is_whole(tmp_path: Path) -> None:
     append_line(path, '{"a": 2}')
     path.write_text(path.read_text() + '{"a": ')  # a process was killed here
     append_line(path, '{"a": 3}')
-    lines = path.read_text().split("\n")
-    assert lines == ['{"a": 1}', '{"a": 2}', '{"a": ', '{"a": 3}', ""]
-    assert json.loads(lines[3]) == {"a": 3}
+    assert path.read_text().split("\n") == ['{"a": 1}', '{"a": 2}', '{"a": ', '{"a": 3}', ""]
 
 
 def test_a_full_disk_leaves_nothing_of_a_line(tmp_path: Path) -> None:
