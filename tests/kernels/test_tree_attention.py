@@ -1,10 +1,11 @@
 """On random trees: kernel (in Triton's interpreter) and twin against attention in float64, and that against a softmax
 written out."""
 
-from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
 from c2t.kernels.tree_attention import Ranges, fill, torch_attention, tree_attention, triton, triton_attention
 from c2t.kernels.tree_mask import TreeMask, ancestor_bits
@@ -16,15 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-def case(
-    nodes: int,
-    lengths: list[int],
-    heads: int,
-    kv_heads: int,
-    dim: int,
-    dtype: torch.dtype = torch.float32,
-    gap: int = 0,
-):
+def case(nodes: int, lengths: list[int], heads: int, kv_heads: int, dim: int, dtype=torch.float32, gap: int = 0):
     """Queries, keys, values and mask of random trees in depth-first order behind prefixes of these lengths; the rows'
     trees have different sizes, and the tree starts `gap` slots behind the longest prefix."""
     rows, start = len(lengths), max(lengths) + gap
@@ -39,7 +32,7 @@ def case(
     return *(part.to(DEVICE, dtype) for part in parts), TreeMask(*(column.to(DEVICE) for column in mask)), tree
 
 
-def written_out(query, key, value, tree: Tree, lengths: list[int], window: float) -> torch.Tensor:
+def written_out(query, key, value, tree: Tree, lengths: list[int], window: float) -> Tensor:
     """Every query walks up its own line of ancestors."""
     out = torch.zeros_like(query)
     start = key.shape[2] - tree.size
@@ -59,15 +52,8 @@ def written_out(query, key, value, tree: Tree, lengths: list[int], window: float
 
 
 def exact_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: TreeMask,
-    scale: float,
-    window: int | None = None,
-    slots: int | None = None,
-    chain: Callable[[int], int] = int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float, window: int | None = None, chain=int
+) -> tuple[Tensor, Tensor]:
     """Attention in float64, and how far one that adds in float32 may lie from it. chain(keys): roundings in the longest
     chain of additions over so many keys; any order of adding makes at most as many as there are keys.
 
@@ -79,7 +65,7 @@ def exact_attention(
     group, dtype = query.shape[1] // key.shape[1], query.dtype
     q, (k, v) = query.double(), (part.double().repeat_interleave(group, 1) for part in (key, value))
     keys = k.shape[2]
-    seen = mask.dense(keys, window, slots)[:, None]
+    seen = mask.dense(keys, window)[:, None]
     score = (q @ k.mT * scale).masked_fill(~seen, float("-inf"))
     weight = score.softmax(-1)
     out = weight @ v
@@ -193,9 +179,9 @@ def test_rows_laid_end_to_end_are_those_of_a_batch(window: int | None, splits: i
     found = [tree_attention(queries, keys, values, mask, 0.3, window, ranges=ranges)]
     if triton is not None:
         found.append(triton_attention(queries, keys, values, mask, 0.3, window, ranges=ranges, splits=splits))
-    for one in found:
-        for row, (begin, size) in enumerate(zip(first, sizes, strict=True)):
-            assert_within(one[0, :, begin : begin + size], exact[row, :, :size], bound[row, :, :size])
+    for row, (begin, size) in enumerate(zip(first, sizes, strict=True)):
+        for attended in found:
+            assert_within(attended[0, :, begin : begin + size], exact[row, :, :size], bound[row, :, :size])
 
 
 @pytest.mark.gpu
@@ -208,12 +194,6 @@ def test_kernel_is_exact_up_to_rounding_at_full_size(dtype, kv_heads, nodes, len
 
 
 def test_prefix_is_split_only_as_far_as_it_is_long_and_the_device_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Device:
-        multi_processor_count = 132
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Device)
-    device = torch.device("cuda")
-    assert fill(8, prefix=100, device=device) == 1
-    assert fill(8, prefix=2048, device=device) == 8
-    assert fill(8, prefix=100_000, device=device) == 32  # 17 are wanted
-    assert fill(132, prefix=100_000, device=device) == 1
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    for programs, prefix, parts in ((8, 100, 1), (8, 2048, 8), (8, 100_000, 32), (132, 100_000, 1)):
+        assert fill(programs, prefix, torch.device("cuda")) == parts
