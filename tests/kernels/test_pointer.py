@@ -14,7 +14,7 @@ from c2t.kernels.pointer import pointer, pointers, weights
 
 SOURCES = sorted(Path(c2t.__file__).parent.rglob("*.py"))
 # Addresses that C does not get: what a CUDA graph's kernels read, and what tells whether weights are the same ones.
-OTHERS = {"kernels/layer_buffers.py", "models/versions.py", "classifier.py"}
+OTHERS = {"kernels/layer_buffers.py", "models/packing/versions.py", "classifier.py"}
 MAKERS = {"arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "tensor", "zeros"}
 
 
@@ -48,9 +48,6 @@ def test_what_c_takes_is_given_as_its_address() -> None:
 def test_what_c_would_misread_is_refused(tensor: torch.Tensor, rows: bool, found: str) -> None:
     with pytest.raises(TypeError, match=f"C takes torch.float32 on a CPU without gaps, not torch.{found}"):
         pointer(tensor, torch.float32, rows)
-
-
-def test_weights_in_another_type_are_refused() -> None:
     with pytest.raises(TypeError, match=r"not torch\.float16"):
         weights(torch.zeros(2, dtype=torch.float16))
 
@@ -61,11 +58,10 @@ def test_no_address_is_given_elsewhere() -> None:
     found = {str(path.relative_to(root)) for path in SOURCES if ".data_ptr" in path.read_text()}
     assert found == OTHERS | {"kernels/pointer.py"}
     assert not [path for path in SOURCES if ".ctypes.data" in path.read_text()]
-    (there,) = (
-        call for call in calls(root / "kernels/layer_buffers.py") if ast.unparse(call.func).endswith("data_ptr")
-    )
-    text = (root / "kernels/layer_buffers.py").read_text()
-    assert "def there" in "\n".join(text.splitlines()[: there.lineno]).rsplit("@cached_property", 1)[1]
+    buffers = root / "kernels/layer_buffers.py"
+    [there] = (call for call in calls(buffers) if ast.unparse(call.func).endswith("data_ptr"))
+    above = buffers.read_text().splitlines()[: there.lineno]
+    assert "def there" in "\n".join(above).rsplit("@cached_property", 1)[1]
 
 
 def test_kernels_tensors_name_their_device_and_numbers_their_type() -> None:
