@@ -82,161 +82,112 @@ def test_at_most_eight_bytes_a_row(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) / describe(tmp_path).rows < 6
 
 
-def damage_cut(folder: Path) -> None:
-    shard = folder / "part-00001.parquet"
-    shard.write_bytes(shard.read_bytes()[:-100])
+SHARD = "part-00001.parquet"
+Damage = Callable[[Path], object]
 
 
-def damage_empty(folder: Path) -> None:
-    (folder / "part-00001.parquet").write_bytes(b"")
+def of_bytes(change: Callable[[bytes], bytes]) -> Damage:
+    return lambda folder: (folder / SHARD).write_bytes(change((folder / SHARD).read_bytes()))
 
 
-def damage_pages(folder: Path) -> None:
-    shard = folder / "part-00001.parquet"
-    content = bytearray(shard.read_bytes())
-    content[100:5000] = b"x" * 4900
-    shard.write_bytes(content)
+def one_bit(place: float) -> Damage:
+    def flipped(content: bytes) -> bytes:
+        index = int(len(content) * place)
+        return content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :]
+
+    return of_bytes(flipped)
 
 
-def damage_one_bit(folder: Path, place: float = 1 / 3) -> None:
-    shard = folder / "part-00001.parquet"
-    content = bytearray(shard.read_bytes())
-    content[int(len(content) * place)] ^= 1
-    shard.write_bytes(content)
+def of_table(change: Callable[[pa.Table], pa.Table]) -> Damage:
+    return lambda folder: pq.write_table(change(pq.read_table(folder / SHARD)), folder / SHARD)
 
 
-def damage_one_bit_of_the_footer(folder: Path) -> None:
-    damage_one_bit(folder, 0.999)
+def of_metadata(**entries: object) -> Damage:
+    def changed(table: pa.Table) -> pa.Table:
+        info = json.loads(table.schema.metadata[b"c2t"]) | entries
+        return table.replace_schema_metadata({"c2t": json.dumps(info)})
+
+    return of_table(changed)
 
 
-def damage_foreign(folder: Path) -> None:
-    pq.write_table(pa.table({"joint_prob": [0.5], "accepted": [True]}), folder / "part-00001.parquet")
+def of_older_table(change: Callable[[pa.Table], pa.Table]) -> Damage:
+    """The shard's table is another one, in an older harvest, whose manifest has no checksums."""
+
+    def damage(folder: Path) -> None:
+        of_table(change)(folder)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"checksums": None, "sha256": None}))
+
+    return damage
 
 
-def with_metadata(folder: Path, **entries: object) -> None:
-    shard = folder / "part-00001.parquet"
-    table = pq.read_table(shard)
-    info = json.loads(table.schema.metadata[b"c2t"]) | entries
-    pq.write_table(table.replace_schema_metadata({"c2t": json.dumps(info)}), shard)
+def of_value(name: str, value: int) -> Damage:
+    """One row gets another value, in an otherwise right file of an older harvest."""
+
+    def changed(table: pa.Table) -> pa.Table:
+        values, field = table[name].to_numpy().copy(), table.schema.field(name)
+        values[5] = value
+        return table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
+
+    return of_older_table(changed)
 
 
-def with_column(folder: Path, name: str, value: int) -> None:
-    """One row of the second shard gets another value, in an otherwise right file of an older harvest, whose manifest
-    has no checksums."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"checksums": None, "sha256": None}))
-    shard = folder / "part-00001.parquet"
-    table = pq.read_table(shard)
-    values = table[name].to_numpy().copy()
-    values[5] = value
-    column = pa.array(values, table.schema.field(name).type)
-    pq.write_table(table.set_column(table.schema.get_field_index(name), table.schema.field(name), column), shard)
+def without(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
 
 
-def damage_version(folder: Path) -> None:
-    with_metadata(folder, schema_version=99)
+NULL = pa.array([None], pa.float32())
+UNLISTED = "rows of prompts or trees that its manifest.json does not list"
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "cut": (of_bytes(lambda content: content[:-100]), f"{SHARD} is empty, truncated"),
+    "empty": (of_bytes(lambda content: b""), f"{SHARD} is empty, truncated"),
+    "pages": (of_bytes(lambda content: content[:100] + b"x" * 4900 + content[5000:]), f"{SHARD} is damaged"),
+    "one bit": (one_bit(1 / 3), f"{SHARD} is damaged"),
+    "one bit of the footer": (one_bit(0.999), f"{SHARD} is damaged"),
+    "foreign": (
+        of_table(lambda _: pa.table({"joint_prob": [0.5], "accepted": [True]})),
+        f"{SHARD} is a Parquet file of another program",
+    ),
+    "version": (of_metadata(schema_version=99), f"{SHARD} has schema version 99"),
+    "metadata": (of_metadata(prompts="x"), f"{SHARD} is damaged: its metadata: prompts = 'x' must be a list"),
+    "deep metadata": (
+        of_table(lambda table: table.replace_schema_metadata({"c2t": "[" * 5000 + "]" * 5000})),
+        f"{SHARD} is damaged: its metadata",
+    ),
+    "prompt number": (of_value("prompt", 99), UNLISTED),
+    "large prompt number": (of_value("prompt", 2**32 - 1), UNLISTED),
+    "tree number": (of_value("tree", 10**6), UNLISTED),
+    "type": (
+        of_older_table(lambda table: table.set_column(3, "depth", table["depth"].cast(pa.uint64()))),
+        f"{SHARD} is damaged: depth is no column of uint8",
+    ),
+    "twice": (
+        of_older_table(lambda table: table.append_column("depth", table["depth"])),
+        f"{SHARD} is damaged: depth is no column of uint8",
+    ),
+    "column": (
+        of_older_table(lambda table: table.drop_columns(["rank"])),
+        f"{SHARD} is damaged: rank is no column of uint8",
+    ),
+    "extra": (
+        of_older_table(lambda table: table.append_column("hidden", table["depth"].cast(pa.string()))),
+        f"{SHARD} is damaged: hidden is no column of floats",
+    ),
+    "null": (
+        of_older_table(lambda table: pa.concat_tables([table[:-1], table[-1:].set_column(5, "entropy", NULL)])),
+        f"{SHARD} is damaged: it has rows without values",
+    ),
+    "gap": (without(SHARD), "part-00002.parquet does not continue"),
+    "end": (without("part-00002.parquet"), "part-00002.parquet is missing"),
+    "unfinished": (without("manifest.json"), "interrupted harvest .*--resume"),
+    "manifest": (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json is damaged"),
+    "everything": (lambda folder: [path.unlink() for path in folder.iterdir()], "holds no harvest"),
+}
 
 
-def damage_metadata(folder: Path) -> None:
-    with_metadata(folder, prompts="x")
-
-
-def damage_deep_metadata(folder: Path) -> None:
-    shard = folder / "part-00001.parquet"
-    pq.write_table(pq.read_table(shard).replace_schema_metadata({"c2t": "[" * 5000 + "]" * 5000}), shard)
-
-
-def damage_prompt_number(folder: Path) -> None:
-    with_column(folder, "prompt", 99)
-
-
-def damage_large_prompt_number(folder: Path) -> None:
-    with_column(folder, "prompt", 2**32 - 1)
-
-
-def damage_tree_number(folder: Path) -> None:
-    with_column(folder, "tree", 10**6)
-
-
-def with_another(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """The second shard has another schema, in an older harvest, whose manifest has no checksums."""
-    shard = folder / "part-00001.parquet"
-    pq.write_table(change(pq.read_table(shard)), shard)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"checksums": None, "sha256": None}))
-
-
-def damage_type(folder: Path) -> None:
-    with_another(folder, lambda table: table.set_column(3, "depth", table["depth"].cast(pa.uint64())))
-
-
-def damage_twice(folder: Path) -> None:
-    with_another(folder, lambda table: table.append_column("depth", table["depth"]))
-
-
-def damage_column(folder: Path) -> None:
-    with_another(folder, lambda table: table.drop_columns(["rank"]))
-
-
-def damage_extra(folder: Path) -> None:
-    with_another(folder, lambda table: table.append_column("hidden", table["depth"].cast(pa.string())))
-
-
-def damage_null(folder: Path) -> None:
-    kind = pa.array([None], pa.float32())
-    with_another(folder, lambda table: pa.concat_tables([table[:-1], table[-1:].set_column(5, "entropy", kind)]))
-
-
-def damage_gap(folder: Path) -> None:
-    (folder / "part-00001.parquet").unlink()
-
-
-def damage_end(folder: Path) -> None:
-    (folder / "part-00002.parquet").unlink()
-
-
-def damage_unfinished(folder: Path) -> None:
-    (folder / "manifest.json").unlink()
-
-
-def damage_manifest(folder: Path) -> None:
-    (folder / "manifest.json").write_text("{")
-
-
-def damage_everything(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (damage_cut, "part-00001.parquet is empty, truncated"),
-        (damage_empty, "part-00001.parquet is empty, truncated"),
-        (damage_pages, "part-00001.parquet is damaged"),
-        (damage_one_bit, "part-00001.parquet is damaged"),
-        (damage_one_bit_of_the_footer, "part-00001.parquet is damaged"),
-        (damage_foreign, "part-00001.parquet is a Parquet file of another program"),
-        (damage_version, "part-00001.parquet has schema version 99"),
-        (damage_metadata, "part-00001.parquet is damaged: its metadata: prompts = 'x' must be a list"),
-        (damage_deep_metadata, "part-00001.parquet is damaged: its metadata"),
-        (damage_prompt_number, "rows of prompts or trees that its manifest.json does not list"),
-        (damage_large_prompt_number, "rows of prompts or trees that its manifest.json does not list"),
-        (damage_tree_number, "rows of prompts or trees that its manifest.json does not list"),
-        (damage_type, "part-00001.parquet is damaged: depth is no column of uint8"),
-        (damage_twice, "part-00001.parquet is damaged: depth is no column of uint8"),
-        (damage_column, "part-00001.parquet is damaged: rank is no column of uint8"),
-        (damage_extra, "part-00001.parquet is damaged: hidden is no column of floats"),
-        (damage_null, "part-00001.parquet is damaged: it has rows without values"),
-        (damage_gap, "part-00002.parquet does not continue"),
-        (damage_end, "part-00002.parquet is missing"),
-        (damage_unfinished, "interrupted harvest .*--resume"),
-        (damage_manifest, "manifest.json is damaged"),
-        (damage_everything, "holds no harvest"),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_damage_is_named_in_one_line(harvest: Path, damage, message: str) -> None:
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_named_in_one_line(harvest: Path, name: str) -> None:
+    damage, message = DAMAGES[name]
     damage(harvest)
     with pytest.raises(InputError, match=message) as raised:
         read_records([harvest])
@@ -245,7 +196,7 @@ def test_damage_is_named_in_one_line(harvest: Path, damage, message: str) -> Non
 
 @pytest.mark.parametrize(("name", "value"), [("parent", 30_000), ("parent", -2), ("node", 60_000)])
 def test_parents_stand_before_their_children(harvest: Path, name: str, value: int) -> None:
-    with_column(harvest, name, value)
+    of_value(name, value)(harvest)
     with pytest.raises(InputError, match="nodes whose parents do not stand before them"):
         read_records([harvest], ["log_prob"])
 

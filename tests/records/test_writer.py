@@ -5,6 +5,7 @@ import errno
 import inspect
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -26,26 +27,39 @@ SMALL = {"K": 3, "levels": 3}
 PER_SHARD = 100  # three prompts of two trees of 21 nodes
 
 
+NOTHING = {name: np.empty(0) for name in COLUMNS if name != "prompt"}
+
+
+def write(writer: ShardWriter, prompts: Iterable[int]) -> None:
+    for prompt in prompts:
+        writer.write(trees(2, seed=prompt, **SMALL))
+
+
 def write_until(folder: Path, stop: int, error: BaseException | None = None, **changes) -> ShardWriter:
     """Continue the harvest up to prompt `stop`, where `error` strikes."""
     provenance = PROVENANCE | changes.pop("provenance", {})
     writer = ShardWriter(folder, provenance, prompt_list(PROMPTS), rows_per_shard=PER_SHARD, **changes)
     with writer:
-        for prompt in range(writer.next_prompt, stop):
-            writer.write(trees(2, seed=prompt, **SMALL))
+        write(writer, range(writer.next_prompt, stop))
         if error:
             raise error
     return writer
 
 
-def interrupted(folder: Path, stop: int, error: type[BaseException] = KeyboardInterrupt, **provenance) -> Path:
-    with pytest.raises(error):
-        write_until(open_folder(folder), stop, error(), provenance=provenance)
+def interrupted(folder: Path, stop: int, **provenance) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        write_until(open_folder(folder, resume=True), stop, KeyboardInterrupt(), provenance=provenance)
+    assert not is_complete(folder)
     return folder
 
 
 def all_rows(folder: Path) -> dict[str, np.ndarray]:
     return read_columns(folder, list(COLUMNS))
+
+
+def assert_rows(folder: Path, expected: dict[str, np.ndarray]) -> None:
+    for name, values in all_rows(folder).items():
+        assert np.array_equal(values, expected[name]), name
 
 
 @pytest.fixture
@@ -57,30 +71,23 @@ def whole(tmp_path: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("stops", [[0], [1], [3], [4], [6], [2, 5], [1, 2, 3, 4, 5, 6]])
 def test_interrupted_and_resumed_gives_the_same_rows(tmp_path: Path, whole: dict, stops: list[int]) -> None:
     for stop in stops:
-        folder = tmp_path / "parts"
-        open_folder(folder, resume=True)
-        with pytest.raises(KeyboardInterrupt):
-            write_until(folder, stop, KeyboardInterrupt())
-        assert not is_complete(folder)
+        folder = interrupted(tmp_path / "parts", stop)
     resumed = write_until(open_folder(folder, resume=True), PROMPTS)
     assert resumed.rows == describe(folder).rows
-    for name, values in all_rows(folder).items():
-        assert np.array_equal(values, whole[name]), name
+    assert_rows(folder, whole)
 
 
 def test_a_killed_process_loses_only_the_open_shard(tmp_path: Path, whole: dict) -> None:
     folder = open_folder(tmp_path / "killed")
     writer = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), rows_per_shard=PER_SHARD)
-    for prompt in range(5):
-        writer.write(trees(2, seed=prompt, **SMALL))
+    write(writer, range(5))
     (folder / "part-00001.tmp").write_bytes(b"half a shard")
     del writer
     resumed = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), rows_per_shard=PER_SHARD)
     assert (resumed.next_prompt, resumed.next_tree) == (3, 6)
     write_until(folder, PROMPTS)
     assert sorted(path.name for path in folder.iterdir()) == [MANIFEST, *(f"part-0000{i}.parquet" for i in range(3))]
-    for name, values in all_rows(folder).items():
-        assert np.array_equal(values, whole[name]), name
+    assert_rows(folder, whole)
 
 
 def test_a_shard_ends_by_rows_or_by_time(tmp_path: Path, whole: dict) -> None:
@@ -90,14 +97,12 @@ def test_a_shard_ends_by_rows_or_by_time(tmp_path: Path, whole: dict) -> None:
     for seconds, shards_left in ((3600.0, 1), (0.0, 3)):
         folder = open_folder(tmp_path / str(seconds))
         writer = ShardWriter(folder, PROVENANCE, prompt_list(PROMPTS), seconds_per_shard=seconds, rows_per_shard=100)
-        for prompt in range(5):
-            writer.write(trees(2, seed=prompt, **SMALL))
-            if prompt in (0, 4):
-                writer.checkpoint()  # the batches are prompt 0 and prompts 1 to 4, which are more than a shard
+        for batch in (range(1), range(1, 5)):  # the second one is more than a shard
+            write(writer, batch)
+            writer.checkpoint()
         assert len(list(folder.glob("*.parquet"))) == shards_left
         write_until(open_folder(folder, resume=True), PROMPTS)
-        for name, values in all_rows(folder).items():
-            assert np.array_equal(values, whole[name]), name
+        assert_rows(folder, whole)
 
 
 def test_a_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
@@ -123,10 +128,9 @@ def test_a_manifest_without_a_checksum_is_read(tmp_path: Path) -> None:
 
 
 def test_prompts_without_rows_count_as_done(tmp_path: Path) -> None:
-    nothing = {name: np.empty(0) for name in COLUMNS if name != "prompt"}
     folder = open_folder(tmp_path / "gaps")
     with ShardWriter(folder, PROVENANCE, prompt_list(3), rows_per_shard=1) as writer:
-        for columns in (nothing, trees(2, seed=0, **SMALL), nothing):
+        for columns in (NOTHING, trees(2, seed=0, **SMALL), NOTHING):
             writer.write(columns)
     assert set(all_rows(folder)["prompt"]) == {1}
     assert describe(folder).too_long == 0
@@ -135,11 +139,10 @@ def test_prompts_without_rows_count_as_done(tmp_path: Path) -> None:
 
 
 def test_too_long_prompts_are_counted_through_an_interruption(tmp_path: Path) -> None:
-    nothing = {name: np.empty(0) for name in COLUMNS if name != "prompt"}
     for stop in (2, 4):
         with contextlib.suppress(KeyboardInterrupt), ShardWriter(tmp_path, PROVENANCE, prompt_list(4)) as writer:
             for prompt in range(writer.next_prompt, stop):
-                rows = nothing if prompt % 2 else trees(1, seed=prompt, **SMALL)
+                rows = NOTHING if prompt % 2 else trees(1, seed=prompt, **SMALL)
                 writer.write(rows, too_long=bool(prompt % 2))
             if stop == 2:
                 raise KeyboardInterrupt
@@ -177,8 +180,7 @@ def test_full_disk_leaves_a_folder_that_resumes(tmp_path: Path, whole: dict, mon
     monkeypatch.undo()
     assert not is_complete(folder)
     assert write_until(open_folder(folder, resume=True), PROMPTS).rows == len(whole["tree"])
-    for name, values in all_rows(folder).items():
-        assert np.array_equal(values, whole[name]), name
+    assert_rows(folder, whole)
 
 
 def test_a_new_harvest_without_a_shard_leaves_nothing_beside_the_old_one(tmp_path: Path) -> None:

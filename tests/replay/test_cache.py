@@ -88,35 +88,28 @@ def test_other_weights_prompts_templates_and_features_are_other_texts(small_pair
     ):
         cached_continuations(pair, prompts, **SETTINGS)
     assert writes == [3, 3, 3, 3]
-    keys = {text_cache._key(small_pair, ids, {}, Sampling())}
-    tapped = replace(small_pair, target=type(small_pair.target)(small_pair.target.model))
-    tapped.target.tapped = {0: None, 1: None}
-    keys.add(text_cache._key(tapped, ids, {}, Sampling()))
-    target = copy.copy(small_pair.target)
-    target.rounded = True
-    keys.add(text_cache._key(replace(small_pair, target=target), ids, {}, Sampling()))
-    assert len(keys) == 3
+    tapped, rounded = type(small_pair.target)(small_pair.target.model), copy.copy(small_pair.target)
+    tapped.tapped, rounded.rounded = {0: None, 1: None}, True
+    pairs = [replace(small_pair, target=target) for target in (small_pair.target, tapped, rounded)]
+    assert len({text_cache._key(pair, ids, {}, Sampling()) for pair in pairs}) == 3
 
 
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(b"no safetensors at all")
-
-
-def another_table(path: Path) -> None:
-    text_cache.save_file({"tokens": torch.zeros(3)}, path)
-
-
-def other_prompts(path: Path) -> None:
+def of_other_prompts(path: Path) -> None:
     parts = text_cache.load_file(path)
     parts["tokens"][0] += 1
     text_cache.save_file(parts, path)
 
 
-@pytest.mark.parametrize("damage", [cut_short, garbage, another_table, other_prompts])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: path.write_bytes(b"no safetensors at all"),
+        lambda path: text_cache.save_file({"tokens": torch.zeros(3)}, path),
+        of_other_prompts,
+    ],
+    ids=["cut short", "garbage", "another table", "other prompts"],
+)
 def test_a_damaged_file_is_written_again(damage, small_pair: Pair, writes: list[int]) -> None:
     first = cached_continuations(small_pair, ids_of(small_pair), **SETTINGS)
     [path] = folder().iterdir()

@@ -1,7 +1,5 @@
 """Replayed runs are live runs: the same Steps, from a text that was written once."""
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.marks import slow_except
 from tests.rounding import assert_same_column, assert_same_network
-from tests.toys import PROMPTS, emitted, run, toy_classifier, toy_drafts, toy_target
+from tests.toys import PROMPTS, run, toy_classifier, toy_drafts, toy_target
 
 POLICIES = {
     "full": (Eagle2(K=3, levels=4, N=None, M=10), 4),
@@ -110,13 +108,3 @@ def test_shortest_texts(new: int) -> None:
     replayed = list(replay(drafter, policy, texts))
     assert len(replayed) == new
     assert_same(live, replayed)
-
-
-@pytest.mark.slow
-def test_one_writing_serves_many_settings() -> None:
-    texts = write_continuations(toy_target(), PROMPTS, max_new_tokens=NEW, beyond=7, sampling=Sampling())
-    for K, N in product((1, 3), (5, None)):
-        policy = Eagle2(K, 6, N)
-        _, live = run(toy_target(), toy_drafts()["perturbed"], policy, PROMPTS, new=NEW)
-        replayed = list(replay(toy_drafts()["perturbed"], policy, texts))
-        assert emitted(live, len(PROMPTS)) == emitted(replayed, len(PROMPTS))

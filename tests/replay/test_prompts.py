@@ -30,15 +30,10 @@ def tokenizer(small_home: Path) -> PreTrainedTokenizerBase:
 
 def test_reads_spec_bench_lines(tmp_path: Path) -> None:
     path = tmp_path / "question.jsonl"
-    lines = [
-        {"question_id": 81, "category": "writing", "turns": ["a", "b"], "reference": ["x"]},
-        {"turns": ["é"]},
-    ]
-    path.write_text("\n".join([json.dumps(lines[0]), "", json.dumps(lines[1], ensure_ascii=False), ""]))
-    assert read_prompts(path) == [
-        Prompt(81, "writing", ["a", "b"], "question.jsonl"),
-        Prompt(2, "", ["é"], "question.jsonl"),
-    ]
+    first = {"question_id": 81, "category": "writing", "turns": ["a", "b"], "reference": ["x"]}
+    path.write_text(f'{json.dumps(first)}\n\n{{"turns": ["é"]}}\n')
+    file = "question.jsonl"
+    assert read_prompts(path) == [Prompt(81, "writing", ["a", "b"], file), Prompt(2, "", ["é"], file)]
 
 
 @pytest.mark.parametrize(
@@ -102,12 +97,7 @@ def test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed(tmp_path
 
 @pytest.mark.parametrize(
     ("place", "message"),
-    [
-        ("a" * 300, "File name too long"),
-        ("a\0b", "embedded null byte"),
-        ("loop", "symbolic links"),
-        ("", "empty path"),
-    ],
+    [("a" * 300, "File name too long"), ("a\0b", "embedded null byte"), ("loop", "symbolic links"), ("", "empty path")],
 )
 def test_what_cannot_be_a_path(place: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -167,11 +157,9 @@ def test_later_turns_follow_the_answers(tokenizer: PreTrainedTokenizerBase) -> N
         return [f" answer {len(asked)}" for _ in ids]
 
     encoded = encode_all(tokenizer, "", prompts(["a", "b", "c"], ["d"], ["e", "f"]), 100, answer)
-    assert [written(tokenizer, ids) for ids in encoded.ids] == [
-        *["<s>a", "<s>d", "<s>e"],
-        *["<s>a answer 1\nb", "<s>e answer 1\nf"],
-        "<s>a answer 1\nb answer 2\nc",
-    ]
+    first, second = ["<s>a", "<s>d", "<s>e"], ["<s>a answer 1\nb", "<s>e answer 1\nf"]
+    third = ["<s>a answer 1\nb answer 2\nc"]
+    assert [written(tokenizer, ids) for ids in encoded.ids] == [*first, *second, *third]
     assert [prompt.question_id for prompt in encoded.prompts] == [0, 1, 2, 0, 2, 0]
     assert [len(ids) for ids in asked] == [2, 1]
     assert encoded.skipped == 0
@@ -185,9 +173,7 @@ def test_too_long_turns_are_left_out_with_those_after_them(tokenizer: PreTrained
         encode_all(tokenizer, "", prompts(["a" * 50]), 20, lambda ids: [""])
 
 
-def test_too_long_texts_are_told_by_c2t_alone(
-    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_texts_are_told_by_c2t_alone(tokenizer: PreTrainedTokenizerBase, monkeypatch) -> None:
     """transformers would print a line of its own, about indexing errors."""
     said: list[str] = []
     monkeypatch.setattr(logging.StreamHandler, "emit", lambda _, record: said.append(record.getMessage()))
