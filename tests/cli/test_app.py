@@ -382,7 +382,7 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         ("bench --limit 0", "limit"),
         ("bench --batch 1,two", "--batch 1,two: give whole numbers separated by commas"),
         ("bench --batch 0", "batch sizes = .* from 1 to 4,096"),
-        ("bench --figure f.png", "--figure draws tokens/s over the batch size: give --batch"),
+        ("bench --figure f.png", "--figure plots tokens/s over the batch size: give --batch"),
         ("bench --policies budget:of=specinfer", "SpecInfer has sampled candidates"),
         ("bench --policies ''", "no policy is called ''"),
         ("bench --json /proc/no/lines.jsonl", "cannot write results to /proc/no/lines.jsonl: "),

@@ -338,7 +338,7 @@ def test_medusa_has_the_layer_of_eagle_and_leaves_it_alone(target: Target, tmp_p
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"DRAWN": 2, "LEARNING_RATE": 1e-2, "LOG": 10}.items():
+    for name, value in {"SAMPLED": 2, "LEARNING_RATE": 1e-2, "LOG": 10}.items():
         monkeypatch.setattr(rounds, name, value)
 
 
