@@ -111,3 +111,24 @@ def test_every_theme_has_readable_colours() -> None:
         colours = {name: [*bytes.fromhex(code)] for name, code in re.findall(r"--([\w-]+): #(\w{6})", theme)}
         for words, ground in READ_ON:
             assert ratio(colours[words], colours[ground]) >= 4.5, (words, ground)
+
+
+@pytest.mark.parametrize("kind", ["kept", "faint", "accepted", "accepted shown", "root", "bonus", "missed"])
+def test_the_number_of_hidden_children_has_a_colour_for_paper(kind: str) -> None:
+    """It stands inside of its chip's element and beside the chip: the rules for words on a chip are not for it."""
+    style = re.sub(r"/\*.*?\*/", "", (FOLDER / "page.css").read_text(encoding="utf-8"), flags=re.DOTALL)
+    path = [("g", {"node", *kind.split()}), ("text", {"more"})]
+    fills = []
+    for rule, (selectors, said) in enumerate(re.findall(r"([^{}]+)\{([^{}]*)\}", style)):
+        fill = re.search(r"\bfill: ([^;]+);", said)
+        for selector in selectors.split(",") if fill else []:
+            parts = [re.fullmatch(r"(\w*)((?:\.[\w-]+)*)", part) for part in selector.split()]
+            if not all(parts) or len(parts) > len(path):
+                continue
+            on_path = zip(parts, path[-len(parts) :], strict=True)
+            if all(
+                part[1] in ("", tag) and {*part[2].split(".")} - {""} <= classes for part, (tag, classes) in on_path
+            ):
+                weight = sum(part[2].count(".") for part in parts), sum(bool(part[1]) for part in parts)
+                fills.append((weight, rule, fill[1]))
+    assert max(fills)[-1] == "var(--faint)"
