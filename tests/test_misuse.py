@@ -42,13 +42,7 @@ NO_PLACE = [*NEVER, True, 5, 1.5, []]
 NO_TEXTS = [*NEVER, True, 5, None, Path("a"), math.nan]
 NO_PROMPTS = [*NO_TEXTS, [], [[]], (), range(0), [1.5], [[1.5]], [-1], [10**9], [10**30], [None], [True], ["a", 1]]
 NO_PROMPTS += [[1, "a"], [["a", "b"]], [Path("a")], [Nothing()], [torch.tensor(5)], [{"input_ids": [1]}], iter([1])]
-NO_PROMPTS += [
-    torch.ones(2, 2, 2, dtype=torch.long),
-    torch.tensor([]),
-    torch.tensor(5),
-    np.array([[1.0]]),
-    ["a", [1.0]],
-]
+NO_PROMPTS += [torch.ones(2, 2, 2).long(), torch.tensor([]), torch.tensor(5), np.array([[1.0]]), ["a", [1.0]]]
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +247,7 @@ def test_a_wrong_setting_of_a_policy_is_refused_in_one_line(given, name: str) ->
 
 
 def test_everything_public_is_called_here() -> None:
-    called = {"C2T", "POLICIES", "Eagle2", "Plain", "SpeculativeDecoder", "TreeClassifier", "show"}
+    called = {"C2T", "POLICIES", "Eagle2", "Plain", "SpeculativeDecoder", "TreeClassifier", "load_pair", "show"}
     assert set(c2t.__all__) == called | {"InputError", "Output"}  # which nobody makes
 
 
