@@ -34,7 +34,7 @@ def errors_in_one_line(who: str) -> Iterator[None]:
 @contextmanager
 def _signals_handled() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for name in SIGNALS if (number := getattr(signal, name, None))}
-    Stopping().at_once = None
+    Stopping().note = None
     try:
         yield
     finally:

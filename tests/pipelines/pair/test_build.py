@@ -65,7 +65,7 @@ def test_a_medusa_style_head_begins_as_the_layer_that_it_is_stored_with() -> Non
     layer = load_pair("tiny", draft="eagle", dtype=torch.float32).draft.head.state_dict()
     assert all(head.state_dict()[name].equal(weight) for name, weight in layer.items())
     hidden = torch.randn(3, recipe.head.hidden_size)
-    assert head.ahead(hidden).equal(hidden[:, None].expand(-1, 3, -1))
+    assert head.states(hidden).equal(hidden[:, None].expand(-1, 3, -1))
     assert {name for name, weight in head.named_parameters() if weight.requires_grad} == {
         f"heads.{block}.{part}" for block in (0, 1) for part in ("weight", "bias")
     }
