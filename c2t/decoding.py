@@ -169,12 +169,8 @@ def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[T
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Verifies the trees of a batch.
-
-    Trees are verified by the target (`c2t.verification.target_verifier.TargetVerifier`), or against a text that the
-    target has generated before (`c2t.replay.lockstep.TextVerifier`).
-
-    live: True if the target runs. stochastic: True if it may sample, by random numbers that a draft can share.
+    """Verifies the trees of a batch: the target does (`c2t.verification`), or a text that it has generated before
+    (`c2t.replay`). live: True if the target runs. stochastic: True if it may sample, by random numbers that a draft can share.
     """
 
     live: bool
@@ -182,31 +178,24 @@ class Verifier(Protocol):
 
     def prefill(self) -> tuple[Step, Committed]:
         """Run the prompts and sample the first roots."""
-        ...
 
     def root(self) -> Root:
         """Return the roots of the next round's trees."""
-        ...
 
     def noise(self) -> Noise | None:
         """Return the Gumbel noise of the next round's samples; None if all rows are greedy."""
-        ...
 
     def left(self) -> Sequence[int] | None:
         """Return how many tokens each row may still get; None if new rows replace those that end."""
-        ...
 
     def verify(self, tree: Tree) -> Verdict:
         """Verify one round's trees and commit the accepted paths."""
-        ...
 
     def unfinished(self, step: Step) -> list[int]:
         """Count the step's new tokens; return the rows whose sequences have not ended. Call it once per Step."""
-        ...
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
-        ...
 
 
 @runtime_checkable
@@ -215,7 +204,6 @@ class DraftModel(Protocol):
 
     def session(self) -> Session:
         """Return a new session for one batch."""
-        ...
 
 
 def append(tokens: Int[Tensor, "B m"], last: Int[Tensor, " B"], count: Int[Tensor, " B"]) -> Int[Tensor, "B m+1"]:

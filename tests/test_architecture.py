@@ -110,3 +110,7 @@ def test_pipelines_do_not_import_the_command_line() -> None:
     """They have a door of their own: pipelines/terminal.py and pipelines/options.py. The demo alone shows commands."""
     modules = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("pipelines/**/*.py")}
     assert [name for name, text in modules.items() if "c2t.cli" in text] == ["pipelines/demo.py"]
+
+
+def test_the_loop_is_one_screen_after_another() -> None:
+    assert len((ROOT / "c2t" / "decoding.py").read_text().splitlines()) <= 220
