@@ -169,9 +169,8 @@ def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[T
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Verifies the trees of a batch: the target does (`c2t.verification`), or a text that it has generated before
-    (`c2t.replay`). live: True if the target runs. stochastic: True if it may sample, by random numbers that a draft can share.
-    """
+    """Verifies a batch's trees: the target does (`c2t.verification`), or a text that it has generated before (`c2t.replay`).
+    live: True if the target runs. stochastic: True if it may sample, by random numbers that a draft can share."""
 
     live: bool
     stochastic: bool
