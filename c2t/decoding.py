@@ -169,7 +169,7 @@ def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[T
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Verifies a batch's trees: the target does (`c2t.verification`), or a text that it has generated before (`c2t.replay`).
+    """Verifies the trees of a batch: the target (`c2t.verification`), or a text that it has generated (`c2t.replay`).
     live: True if the target runs. stochastic: True if it may sample, by random numbers that a draft can share."""
 
     live: bool
