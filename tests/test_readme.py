@@ -41,6 +41,17 @@ def test_links_lead_to_files(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
+def test_links_of_the_site_stay_in_it_and_anchors_are_headings(page: Path) -> None:
+    """`mkdocs build --strict`, which `make docs` runs, refuses others."""
+    for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?(?:#([\w-]+))?\)", page.read_text(encoding="utf-8")):
+        there = (page.parent / target).resolve() if target else page
+        assert there.is_relative_to(ROOT / "docs"), target
+        headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in slugs, f"{target}#{anchor}"
+
+
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda path: path.name)
 def test_python_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In their order, with one namespace per page, on the embedded pair. Hidden blocks check what the others made."""
