@@ -49,12 +49,12 @@ def any_function(entropy: torch.Tensor) -> torch.Tensor:
 
 
 def for_rows(policy: Policy, rows: int) -> Policy:
-    """The policy with a budget for so many rows, where it has one for four."""
+    """The policy with a budget for so many rows, where it has nodes for four and costs at which two draft."""
     if not isinstance(policy, Budget):
         return policy
     nodes, costs = policy.nodes and policy.nodes * rows // 4, policy.costs
     if costs:
-        sizes = tuple(size * rows // 4 for size in costs.verify.sizes)
+        sizes = tuple(size * rows // 2 for size in costs.verify.sizes)
         costs = costs._replace(verify=costs.verify._replace(sizes=sizes))
     return Budget(policy.policy, nodes, costs)
 

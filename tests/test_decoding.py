@@ -17,6 +17,7 @@ from c2t.policies import C2T, Eagle2, Plain
 from c2t.sampling import Sampling
 from c2t.sessions import coupled
 from c2t.tree import Tree
+from c2t.verification import target_verifier
 from c2t.verification.sampler import TargetSampler
 from c2t.verification.target_verifier import generate
 from tests.toys import PROMPTS, perturbed, random_eagle, run, toy_classifier, toy_drafts, toy_target
@@ -236,7 +237,7 @@ def test_the_chi_square_catches_wrong_rules(wrong, monkeypatch: pytest.MonkeyPat
     if wrong is forgetful:
         monkeypatch.setattr(Tree, "ancestors", forgetful)
     else:
-        monkeypatch.setattr(decoding, "TargetSampler", wrong)
+        monkeypatch.setattr(target_verifier, "TargetSampler", wrong)
         monkeypatch.setattr(decoding, "coupled", lambda draft, policy, verifier: draft)  # which it would prefer more
     policy = Eagle2(K=TINY, levels=1, N=None)  # everything is a child of the root, so the third token is a bonus
     sampling = LAWS[1]

@@ -85,7 +85,7 @@ def test_commands_and_the_three_lines_of_python_run_outside_of_the_checkout(inst
         converted = tmp_path / ".local" / "share" / "c2t" / "checkpoints" / "local" / "smollm2" / "target"
         converted.parent.mkdir(parents=True)
         converted.symlink_to(target)
-    block = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    block = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[0]
     further = [
         "import runpy, sys, c2t.storage.paths as p",
         "print(p.__file__, p.checkout(), p.root(), sep=chr(10))",

@@ -66,7 +66,7 @@ for width, K, size, network in (
     level = {"F": width, "K": K, "SIZE": size, "LEVEL": width, "WIDTH": 16 if width == 15 else 64, "STRICT": False}
     build(select._select, types, network | slots | level, num_warps=1 if width == 15 else 8)
 
-types = dict.fromkeys(("chosen", "place", "token", "parent", "path", "bonus"), "*i64")
+types = dict.fromkeys(("chosen", "index", "token", "parent", "path", "bonus"), "*i64")
 for logits in ("*bf16", "*fp32"):
     build(walk._walk, types | {"logits": logits, "alive": "*i1", "ends": "*fp64"}, {"TILE": 64})
 

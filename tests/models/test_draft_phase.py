@@ -80,7 +80,7 @@ POLICIES = {
     "budget of a conditional one": Budget(C2T(conditional(), beta=0.05, K=5, W=5, levels=3), costs=costs(0.02)),
     "budget of a whole tree": Budget(Eagle2(K=4, levels=3, N=None), costs=costs(0.02)),
     "budget": Budget(JointThreshold(threshold=0.01, K=6, W=6, levels=3), costs=costs(0.02)),
-    "budget that seldom pays": Budget(JointThreshold(threshold=0.01, K=6, W=6, levels=3), costs=costs(0.12)),
+    "budget that seldom pays": Budget(JointThreshold(threshold=0.01, K=6, W=6, levels=3), costs=costs(0.05)),
     "budget, reranked": Budget(Eagle2(K=5, levels=3, N=9), costs=costs(0.02)),
     "budget of nodes and costs": Budget(Eagle2(K=5, levels=3, N=40), nodes=14, costs=costs(0.01)),
 }

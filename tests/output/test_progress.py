@@ -66,7 +66,7 @@ def test_a_terminal_shows_a_bar_that_is_gone_at_the_end() -> None:
     code = """if True:
         import time
         from c2t.output.progress import progress_bar
-        with progress.progress_bar("sweep", "prompts") as tell:
+        with progress_bar("sweep", "prompts") as tell:
             for done in range(4):
                 tell(done, 4, "[red]c2t")
                 time.sleep(0.2)"""
