@@ -96,6 +96,6 @@ def test_figure6_compares_hidden_sizes(study: Study, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(features, "BETAS", (0.6, 0.5))
     report = check(features.figure6(study))
     sizes = {row[0]: dict(zip(report.columns, row, strict=True)) for row in report.rows}
-    assert sizes["HS48"]["gamma at equal tau"] == 1
+    assert sizes["HS48"]["gamma at the same tau"] == 1
     tau, verified, _ = decoded(study, C2T(study.classifier(hidden=2), 0.5))
     assert (sizes["HS2"]["tau at 0.5"], sizes["HS2"]["verified tokens"]) == (figure(tau), verified)
