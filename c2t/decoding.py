@@ -82,7 +82,6 @@ def speculate(
         draft_passes=draft.passes,
         extra={**verdict.extra, "draft": recorder} if record else verdict.extra,
     )
-    draft.end(step)
     return step, committed
 
 

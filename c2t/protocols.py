@@ -187,7 +187,7 @@ class Draft(Protocol):
 @runtime_checkable
 class Session(Protocol):
     """A `Draft` for B rows over a whole generation: `c2t.models.drafts.session.DraftSession`, or a session wrapped
-    around it (`c2t.sessions.wrapped.WrappedSession`). With CUDA graphs it has `grow_tree` in place of `expand`.
+    around it (`c2t.sessions.wrapped.WrappedSession`). With CUDA graphs it has `grow` in place of `expand`.
 
     passes: for each row, its draft forwards in the current round, the one over the prefix included. It is unset before
     the first round.
@@ -209,10 +209,6 @@ class Session(Protocol):
     def refuse_nan(self) -> None:
         """Raise InputError if a distribution of this round was NaN. It waits for the device, so call it once per
         round."""
-        ...
-
-    def end(self, step: Any) -> None:
-        """End a round; step: its result (`c2t.decoding.Step`)."""
         ...
 
     def select(self, rows: Int[Tensor, " b"]) -> None:

@@ -2,7 +2,7 @@
 
     python -m pipelines.demo [PAIR]
 
-The model answers questions plainly and with learned trees, which write the same text in fewer forwards. Then such a
+The model answers questions plainly and with trees, which give the same text in fewer forwards. Then a
 classifier is made, as a user makes one, and compared with others on prompts that it has not seen.
 """
 
@@ -138,7 +138,7 @@ def make_classifier(pair: str, demo: Demo) -> None:
     """Harvest and train in small, by the commands that a user gives."""
     print("\n== How such a classifier is made ==")
     print("Harvest: the model generates texts, and the draft guesses along them. Every guess becomes a row:")
-    print("its probability, the entropy where it was sampled, its depth, and whether the model accepted it.")
+    print("its probability, the entropy of its distribution, its depth, and whether the model accepted it.")
     rows = command("harvest", "--pair", pair, "--out", DATA, "--overwrite", *demo.harvest.split())
     print(f"   {rows['rows']:,} guesses, of which {rows['positives']:,} were accepted")
     print("Train: the network learns from the rows which guesses will be accepted.")

@@ -49,12 +49,12 @@ def any_function(entropy: torch.Tensor) -> torch.Tensor:
 
 
 def for_rows(policy: Policy, rows: int) -> Policy:
-    """The policy with a budget for so many rows, where it has nodes for four and costs at which two draft."""
+    """The policy with a budget for so many rows, where it has one for four."""
     if not isinstance(policy, Budget):
         return policy
     nodes, costs = policy.nodes and policy.nodes * rows // 4, policy.costs
     if costs:
-        sizes = tuple(size * rows // 2 for size in costs.verify.sizes)
+        sizes = tuple(size * rows // 4 for size in costs.verify.sizes)
         costs = costs._replace(verify=costs.verify._replace(sizes=sizes))
     return Budget(policy.policy, nodes, costs)
 
@@ -122,7 +122,9 @@ EVERY_POLICY: dict[str, Case] = {
     "dyspec threshold": Case(DySpecThreshold(1 / 8, K=4, levels=4, temperature=0.8), 33, 4),
     "dyspec threshold narrow": Case(DySpecThreshold(1 / 30, K=4, levels=3, max_width=3, temperature=1.0), 10, 3),
     "budget": Case(Budget(Eagle2(4, 4, None), nodes=22), 22, 4),
-    "budget by costs": Case(Budget(C2T(toy_classifier(), beta=0.05, K=4, W=4, levels=5), costs=toy_costs(5)), 21, 5),
+    "budget by costs": Case(
+        Budget(C2T(toy_classifier(), beta=0.05, K=4, W=4, levels=5), costs=toy_costs(5, a_token=0.03)), 21, 5
+    ),
 }
 SHARED = [name for name, case in EVERY_POLICY.items() if isinstance(case.policy, Budget)]  # one budget for all rows
 EXACT = [name for name, case in EVERY_POLICY.items() if case.policy.exact]

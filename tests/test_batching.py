@@ -30,7 +30,7 @@ POLICIES = {
     "threshold": JointThreshold(0.05, K=3, W=4, levels=4),
     "c2t": C2T(toy_classifier(), beta=0.25, K=3, W=3, levels=4),
     "budget": Budget(Eagle2(K=3, levels=3, N=None), nodes=7),
-    "budget by costs": Budget(Eagle2(K=3, levels=3, N=None), costs=toy_costs(3, a_token=0.1, per_level=0.1)),
+    "budget by costs": Budget(Eagle2(K=3, levels=3, N=None), costs=toy_costs(3)),
     "specinfer": SpecInfer((2, 2, 1)),
     "eagle2 and ngrams": Eagle2(K=3, levels=3, N=8),
     "specinfer and ngrams": SpecInfer((2, 2, 1)),

@@ -123,11 +123,12 @@ def generate(
     decoder.warm_up(len(texts))  # part of loading, not of the text's time
     settings = {"pair": pair.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
     settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}
+    how = ChatSettings(max_new_tokens, temperature, seed, rule)
     if chat:
-        talk = converse(decoder, prompt, ChatSettings(max_new_tokens, temperature, seed, rule))
+        talk = converse(decoder, prompt, how)
         figures = {"turns": talk.turns, "answers": talk.answers, **talk.total.figures(), "seconds": talk.seconds}
     else:
-        figures = _decode(decoder, texts, ChatSettings(max_new_tokens, temperature, seed, rule), raw)
+        figures = _decode(decoder, texts, how, raw)
     terminal.result(json, "generate", figures, settings)
 
 

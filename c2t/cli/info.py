@@ -105,7 +105,7 @@ def arithmetic() -> str:
 def parameters(folder: Path) -> int:
     """Return the number of weights of a draft: those in its folder's safetensors and in the layer that it shares.
 
-    Integers, which are token ids, do not count, nor do the weights of suffixes of the draft's name.
+    Integers, which are token ids, do not count, nor do weights that only an ending of the draft's name brings in.
     InputError for a damaged file.
     """
     total, layer = 0, shared_layer(folder)

@@ -11,10 +11,9 @@ import typer
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import COLUMNS
 from c2t.models.drafts.uniform import LOOKUP
-from c2t.models.loading.names import parts
+from c2t.models.loading.names import ENDINGS, parts
+from c2t.models.loading.registry import PATH
 from c2t.models.wrappers.ngrams import NGRAMS
-from c2t.models.wrappers.path_correction import FIT
-from c2t.models.wrappers.pmi_bigrams import BIGRAMS
 from c2t.policies import POLICIES
 from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place
@@ -88,13 +87,15 @@ Target = Annotated[
         metavar="PLACE",
     ),
 ]
+CONDITIONED = " or ".join(text for text, ending in ENDINGS.items() if ending.layer == PATH)
 Draft = Annotated[
     str | None,
     _models(
         "Use this draft, the model that guesses tokens: a folder or Hub id, or the name of one that comes "
         f"with the pair: {', '.join(parts())}; or {LOOKUP}, which is no model and copies from the text alone. Add "
         f"{NGRAMS} to it (or {NGRAMS}=WEIGHT) to mix its guesses with what followed the same tokens earlier in the "
-        f"text; before that {BIGRAMS}, {FIT}, to condition a parallel draft (medusa) on the tokens before.",
+        f"text; before that {CONDITIONED}, to condition "
+        "a parallel draft (medusa) on the tokens before.",
         show_default="the draft of --pair",
         parser=a_name,
         metavar="PLACE",

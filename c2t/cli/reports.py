@@ -20,6 +20,9 @@ class Table(NamedTuple):
     rows: list[list[Any]]
 
 
+TAU = "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included"
+
+
 def bench_table(bench: Bench) -> Table:
     """Make a table with a row per policy; ratios are of tokens per second, measured in one run."""
     timed = bench.plain_tokens_per_second is not None
@@ -55,7 +58,7 @@ def bench_remarks(bench: Bench) -> str:
     settings = bench.settings
     how = "by the real loop" if settings.live else "by replay"
     lines = [
-        "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included",
+        TAU,
         "settings that a policy's name leaves out are its defaults (EAGLE-2: K=10, 6 levels; C2T: K=W=15, 10 levels)",
         f"up to {settings.max_new_tokens} new tokens a text, seed {settings.seed}, counted {how}",
     ]
@@ -91,6 +94,7 @@ def batches_table(rows: Sequence[Speed], settings: BatchSettings) -> Table:
 def batches_remarks(rows: Sequence[Speed], settings: BatchSettings) -> str:
     """Say how the speeds were measured, and what came out for a budget."""
     lines = [
+        TAU,
         f"{settings.max_new_tokens} new tokens a prompt, whatever EOS says; without the prompts' own forward; all "
         "policies in turn on the same batches",
         "intervals: 95 %, bootstrap over batches: "
@@ -143,7 +147,7 @@ def headline(comparison: Comparison) -> str:
 def sweep_remarks(sweep: Sweep) -> str:
     """Say how to read the tables, and what they leave out."""
     lines = [
-        "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included",
+        TAU,
         "fronts: smallest gamma for at least a tau, linear between points; intervals: 95 %, paired bootstrap",
     ]
     if sweep.stored:

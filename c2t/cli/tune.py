@@ -8,6 +8,7 @@ import typer
 
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
+from c2t.cli.reports import TAU
 from c2t.costs.store import costs_of, measure_and_store
 from c2t.errors import InputError
 from c2t.models.target.packed_llama import PackedLlama
@@ -177,6 +178,7 @@ def remarks(result: tuning.Tuning) -> str:
     target, level = (", ".join(f"{n}: {curve.at(n) * 1e3:.3g}" for n in SHOWN) for curve in (costs.verify, costs.draft))
     overhead = ", ".join(f"{name} {seconds * 1e3:.2g}" for name, seconds in costs.overhead._asdict().items())
     lines = [
+        TAU,
         f"ms of a target forward over n tokens of all prompts: {target}",
         f"ms of a draft forward over n tokens of all prompts: {level}",
         f"ms of the rest of a round: {overhead}",

@@ -43,7 +43,7 @@ class StaticDraft:
     use the same memory, so only one runs at a time. InputError for heads without a fused form."""
 
     def __init__(self, draft: Any, plan: LevelPlan, rows: int, capacity: int):
-        if not hasattr(draft, "fused"):
+        if not draft.has_graphs:
             raise InputError(
                 "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"
             )
@@ -71,7 +71,7 @@ class StaticDraft:
 
 
 def level_plan_of(policy) -> LevelPlan:
-    """Return a policy as numbers; InputError where they do not say it."""
+    """Return a policy's level plan; InputError if it has none."""
     plan = getattr(policy, "level_plan", None)
     if plan is None:
         served = "eagle2 (not its ablations), chain, threshold, c2t with a classifier of two layers on a node's columns"
@@ -82,7 +82,7 @@ def level_plan_of(policy) -> LevelPlan:
 
 
 class StaticPolicy:
-    """LevelPlan policy whose whole plan the draft runs by itself."""
+    """A policy with a level plan, all of which the draft runs by itself."""
 
     def __init__(self, policy):
         self.plan = level_plan_of(policy)
@@ -123,8 +123,6 @@ class StaticSession:
     def refuse_nan(self) -> None:
         """See `DraftSession.refuse_nan`."""
         refuse_nan(self.owner.phase.is_broken)
-
-    def end(self, step: Any) -> None: ...
 
     def join(self, other: Any) -> None:
         """Raise InputError: graphs have a fixed number of rows."""

@@ -1,7 +1,7 @@
 """Merging the shards of a harvest: the rows and the files of a single process."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 
 from c2t.errors import InputError, one_line
 from c2t.harvest.harvest import NOTHING
+from c2t.output.progress import ProgressCallback
 from c2t.records.reader import describe, further_columns, read_shards, read_texts
 from c2t.records.schema import COLUMNS, MANIFEST, Harvest
 from c2t.records.writer import ShardWriter, difference, open_folder, sole_writer
@@ -41,7 +42,7 @@ def merge(
     out: Path,
     *,
     overwrite: bool = False,
-    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Harvest:
     """Write the harvest whose shards are the folders in `folder` into the folder `out`; return its facts.
 

@@ -1,7 +1,7 @@
 """An engine's texts by the target: read from a file, and judged by the target before anything is harvested along
 them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -15,6 +15,7 @@ from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber, grouped
 from c2t.models.loading.chat_templates import check_text, conversation, encodable, token_ids
 from c2t.models.loading.load import Pair
+from c2t.output.progress import ProgressCallback
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation
 from c2t.replay.prompts import Prompt, json_lines
@@ -128,7 +129,7 @@ def judge(
     texts: Sequence[EngineText],
     settings: HarvestSettings,
     shard: ShardNumber = WHOLE,
-    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> JudgedTexts:
     """Let the target read the texts of a shard, one forward each, and return its judgement; the features go into the
     cache of texts. Raises InputError that names the line of a text which the target would not have generated (see

@@ -141,11 +141,11 @@ class DraftPhase:
         self._room = torch.empty(0, dtype=_BYTE, device="cpu")
         (reader, base, layers, table, norm, normed), lm_head, tokens, all_rows = head
         assert lm_head.struct.inputs == table.shape[1]
-        self._plan, (at, halves) = _plan(plan), weights(table)
+        self._plan, (at, is_bf16) = _plan(plan), weights(table)
         self._head = structs.head(
             *(reader.struct, lm_head.struct, norm and pointer(norm.weight, _REAL), base, normed),
             *(layers.structs, len(layers)),
-            *(at, len(table), halves),
+            *(at, len(table), is_bf16),
             *(None if tokens is None else pointer(tokens, _WHOLE), lm_head.outputs),
             *(table.shape[1], layers.width, kernels().lanes()),
             *((None, 0) if all_rows is None else weights(all_rows)),
@@ -154,7 +154,7 @@ class DraftPhase:
     def __call__(
         self,
         text: RootStates,
-        raised: NgramInput | None,
+        ngram_input: NgramInput | None,
         target_noise: Noise | None,
         budget_input: BudgetInput | None,
         refuse_nan: Callable[[], None],
@@ -168,9 +168,8 @@ class DraftPhase:
         root, hidden, lengths = root.contiguous(), hidden.contiguous(), lengths.contiguous()
         assert buffers[0].dtype == torch.float32
         assert buffers.alike or not self.entries
-        keys = (
-            ctypes.addressof(buffers.addresses) if self.entries else None
-        )  # a fork's buffers have gaps until it appends
+        # A fork's buffers have gaps until it appends.
+        keys = ctypes.addressof(buffers.addresses) if self.entries else None
         strides, count, threads = buffers[0].stride(), len(root), torch.get_num_threads()
         of_text = structs.text(
             *(count, *pointers((root, lengths, hidden), (_WHOLE, _WHOLE, _REAL)), keys),
@@ -191,8 +190,8 @@ class DraftPhase:
         made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
         noisy = [column.contiguous() for column in target_noise or ()]  # referenced until the call is over
         noise = structs.noise(*(pointers(noisy, (_REAL, _WHOLE, _WHOLE)) if noisy else ()))
-        chances = _ngrams(raised), noise, self._budget_input(budget_input, count)
-        n = kernels().draft_phase(self._plan, self._head, of_text, *chances, *made, threads)
+        inputs = _ngrams(ngram_input), noise, self._budget_input(budget_input, count)
+        n = kernels().draft_phase(self._plan, self._head, of_text, *inputs, *made, threads)
         if n == UNKNOWN:
             raise IndexError(
                 f"a token or a position beyond the {len(self.head.layers.table)} and {len(cosine)} known ones"
@@ -234,9 +233,9 @@ def _plan(plan: LevelPlan) -> ctypes.Structure:
     return struct
 
 
-def _ngrams(raised: NgramInput | None) -> ctypes.Structure:
-    if raised is None:
+def _ngrams(ngram_input: NgramInput | None) -> ctypes.Structure:
+    if ngram_input is None:
         return structs.ngrams()
-    text, lengths, prior = raised
+    text, lengths, prior = ngram_input
     at, given = pointer(text, _WHOLE, rows=True), pointer(lengths, _WHOLE)
     return structs.ngrams(at, text.stride(0), text.shape[1], given, ctypes.pointer(prior.in_c))

@@ -10,13 +10,12 @@ from torch import Tensor
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer, pointers
 
-# Columns of `c2t.caches.ragged.Ragged`, which says what they are.
-NAMES = ("number", "row", "slot", "place", "sizes", "spans")
 Layout = tuple[Tensor, Tensor, Tensor, Tensor, list[int], list[int]]
 
 
 def lay_out(real: Bool[Tensor, "B n"]) -> Layout:
-    """Return where the real slots stand, as NAMES; the flags are on the CPU."""
+    """Return the columns number, row, slot, packed_index, sizes and spans of `c2t.caches.ragged.Ragged`. The flags are
+    on the CPU."""
     if kernels() is None:
         return _torch_lay_out(real)
     (rows, n), real = real.shape, real.contiguous()

@@ -38,7 +38,7 @@ class Header:
     def __init__(self, text: str):
         text = COMMENT.sub("", text)
         self._types: dict[str, Any] = dict(TYPES)
-        self._numbers = {name: int(number) for name, number in NUMBER.findall(text)}
+        self.numbers = {name: int(number) for name, number in NUMBER.findall(text)}
         self.structs = SimpleNamespace()
         self.signatures: dict[str, tuple[Any, list[Any]]] = {}
         declarations = " ".join(DIRECTIVE.sub("", text).split())
@@ -62,7 +62,7 @@ class Header:
             kind = self._types[base]
             if stars:
                 kind = ctypes.POINTER(kind) if stars == "*" and hasattr(self.structs, base) else ctypes.c_void_p
-            yield name, kind if length is None else kind * self._numbers[length]
+            yield name, kind if length is None else kind * self.numbers[length]
 
 
 HEADER = Header((SOURCES / "c2t.h").read_text(encoding="utf-8"))

@@ -9,12 +9,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import changeable
-from c2t.kernels.native import kernels, structs
+from c2t.kernels.native import HEADER, kernels, structs
 from c2t.kernels.pointer import pointer
 
 BEFORE = -1  # stands for the tokens before the text
-LONGEST = 8  # tokens of a context; ngrams.c has room for so many lengths of it
-FARTHEST = 128  # tokens back that a distance is counted to: beyond it, trust was learned from few texts
+LONGEST = HEADER.numbers["MOST_KINDS"]  # tokens of a context
+# Tokens back that a distance is counted to: beyond it, weights were learned from few texts.
+FARTHEST = HEADER.numbers["FARTHEST"]
 NOTHING = -2  # stands for a token: unlike any, and unlike the beginning of the text
 
 

@@ -31,9 +31,8 @@ def add_oov_tokens(
     common, count = logits.shape[1], ids.shape[1]
     plain = states.dtype == logits.dtype == torch.float32 and not (states.requires_grad and torch.is_grad_enabled())
     if not (serves(lm_head) and plain):
-        of_all = (
-            states @ lm_head[ids.clamp(min=0).flatten()].to(states).T
-        )  # of all texts, so that the device is not waited for
+        # Of all texts, so that nothing waits for the device.
+        of_all = states @ lm_head[ids.clamp(min=0).flatten()].to(states).T
         at = text[:, None] * count + torch.arange(count, device=text.device)
         more = of_all.gather(1, at).to(logits)
         return torch.cat([logits, more.masked_fill(ids[text] < 0, float("-inf"))], 1)

@@ -132,7 +132,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     # fmt: off
     @triton.jit
     @no_type_check
-    def _trust(
+    def _confidence_of(
         log_joint, entropy, depth, log_prob, max_log_prob, rank, hidden_weight, hidden_bias, output_weight, output_bias,
         FEATURES: tl.constexpr, HIDDEN: tl.constexpr,
     ):
@@ -199,16 +199,16 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         path = tl.load(log_joint + above, mask=there, other=0.0)
         log_p = tl.load(new_log_prob + drafted + index, mask=there, other=0.0)
         path += log_p
-        trust, bound = path, tl.exp(path)
+        confidence, bound = path, tl.exp(path)
         if HIDDEN:
             h = tl.load(new_entropy + row * F + index // K, mask=there, other=0.0)
             level = tl.load(depth + above, mask=there, other=0) + 1
             first_of = tl.load(new_log_prob + drafted + index // K * K, mask=there, other=0.0)
             weights = hidden_weight, hidden_bias, output_weight, output_bias
-            trust = _trust(path, h, level, log_p, first_of, index % K, *weights, FEATURES, HIDDEN)
+            confidence = _confidence_of(path, h, level, log_p, first_of, index % K, *weights, FEATURES, HIDDEN)
             if CONDITIONAL:
-                trust *= tl.load(score + above, mask=there, other=0.0)
-            bound = trust
+                confidence *= tl.load(score + above, mask=there, other=0.0)
+            bound = confidence
         keep = there & (tl.load(alive + above, mask=there, other=0) != 0) & (nodes < max_nodes) & (bound >= threshold)
         keep &= path > float("-inf")
         survivors = tl.sum(keep.to(tl.int32), 0)
@@ -218,7 +218,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         tl.store(capped + row, tl.load(capped + row) + (survivors if STRICT else wanted) - count)
 
         # Two orders in one integer; of equal ones the first is taken.
-        key = (order_of(trust).to(tl.int64) << 32) + order_of(path).to(tl.int64) + 0x80000000
+        key = (order_of(confidence).to(tl.int64) << 32) + order_of(path).to(tl.int64) + 0x80000000
         key = tl.where(keep, key, -0x7FFFFFFFFFFFFFFF)
         slot = tl.arange(0, WIDTH)
         chosen, value = tl.zeros([WIDTH], tl.int32), tl.zeros([WIDTH], tl.int64)

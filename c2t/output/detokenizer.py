@@ -5,9 +5,8 @@ import re
 from transformers import PreTrainedTokenizerBase
 
 INCOMPLETE = "\ufffd"  # the tokenizer's text for bytes that are no complete character
-BYTE = re.compile(
-    "<0x[0-9A-F]{2}>"
-)  # byte tokens of SentencePiece: a run of them decodes to characters only as a whole
+# Byte tokens of SentencePiece: a run of them decodes to characters only as a whole.
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 WINDOW = 8  # waiting tokens at most; then those that no further byte can change become context
 
 

@@ -12,9 +12,8 @@ from types import FrameType
 from typing import NoReturn
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-PATIENCE = (
-    5.0  # seconds; a second signal after them ends the process immediately, an earlier one is taken as a repetition
-)
+# Seconds: a second signal after them ends the process immediately, an earlier one is taken as a repetition.
+PATIENCE = 5.0
 BEGINNING = "nothing has begun; run the command again"
 ENDED = "the command had ended before, and what it writes is written"
 

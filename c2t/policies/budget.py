@@ -12,7 +12,7 @@ from c2t.errors import InputError, at_least_one
 from c2t.kernels.budget import Candidates, RoundModel, select_nodes
 from c2t.policies.early_stop import EarlyStopDraft, StopDrafting, trees_to_verify
 from c2t.policies.limits import Size
-from c2t.policies.round_costs import RoundCosts, RowCosts
+from c2t.policies.round_costs import LEAD, RoundCosts, RowCosts, best_gain
 from c2t.policies.wrapper import WrapperPolicy
 from c2t.protocols import Draft, Root, Session
 from c2t.sessions.deferred import DeferredSession
@@ -20,6 +20,8 @@ from c2t.sessions.stateless import NoDraft
 from c2t.sessions.wrapped import find
 from c2t.storage.checked import check_fields
 from c2t.tree import Tree
+
+MOST_ROWS = 4096  # in a round; where none up to that drafts, no larger one does
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Budget(WrapperPolicy):
     def session(self, draft: Session, rows: int, verifier: Verifier) -> Session:
         """Return a session that reads committed text when a tree is drafted; `NoDraft` where no round of up to `rows`
         rows drafts one. See `c2t.protocols.Policy`."""
-        if self.costs and not any(self._for_rows(count).drafts for count in range(1, rows + 1)):
+        if self.costs and not self._ever_drafts(min(rows, MOST_ROWS)):
             return NoDraft()
         return BudgetSession(super().session(draft, rows, verifier), verifier)
 
@@ -95,6 +97,16 @@ class Budget(WrapperPolicy):
         if rows not in self._by_rows:
             self._by_rows[rows] = RowCosts(self.costs, rows)
         return self._by_rows[rows]
+
+    def _ever_drafts(self, rows: int) -> bool:
+        """Return True if rounds of up to `rows` rows may draft."""
+        if rows not in self._ever:
+            self._ever[rows] = any(best_gain(self.costs, count) > 1 + LEAD for count in range(1, rows + 1))
+        return self._ever[rows]
+
+    @cached_property
+    def _ever(self) -> dict[int, bool]:
+        return {}
 
     @cached_property
     def _by_rows(self) -> dict[int, RowCosts]:

@@ -40,7 +40,6 @@ class C2T:
 
     proposal = "ranked"
     exact = True
-    scores_are_confidences = True  # a node's score is the classifier's probability that it is accepted
     bench = ("K=1,W=1", "", "W=none")
     sweep = ("beta=0.9|0.8|0.65|0.5|0.3|0.2|0.1|0.05|0.02",)
     tune = (

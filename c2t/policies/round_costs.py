@@ -1,5 +1,6 @@
 """Seconds of a batch's round on a machine, and the accepted tokens of its draft: the input of a budget's decisions."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -9,9 +10,9 @@ import numpy as np
 from c2t.errors import InputError
 from c2t.kernels.budget import RoundModel
 
-# Expected speedup over plain decoding below which no tree is drafted: costs drift with the machine's load, and yields
-# are of in-domain texts (out of domain smollm2's were 0.86 to 0.96 of them).
-DOUBT = 0.15
+# Trees are drafted only if they are expected to be faster than plain decoding by more than this: costs drift with the
+# machine's load, and acceptance is measured on in-domain texts (out of domain smollm2's was 0.86 to 0.96 of it).
+LEAD = 0.15
 
 
 class Curve(NamedTuple):
@@ -31,7 +32,7 @@ class Curve(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """Yield of a policy's drafts with 1, 2, ... levels, measured on texts that no benchmark uses.
+    """Acceptance of a policy's drafts with 1, 2, ... levels, measured on texts that no benchmark uses.
 
     widths: expanded tokens per row of each level; the first level expands the root. nodes: drafted nodes per row, in
     rising order from 0. accepted[L - 1][i]: accepted tokens per row, if the nodes[i] most probable of L levels are
@@ -64,7 +65,7 @@ def counts(rows: int, levels: int) -> tuple[int, int, int, int, int]:
 
 
 class RoundCosts(NamedTuple):
-    """Costs and yield of rounds of any number of rows. verify, draft: forwards over so many tokens of all rows
+    """Costs and acceptance of rounds of any number of rows. verify, draft: forwards over so many tokens of all rows
     together."""
 
     verify: Curve
@@ -81,10 +82,8 @@ class RoundCosts(NamedTuple):
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
         times = [*self.verify.seconds, *self.draft.seconds]
-        overhead = min(self.overhead), max(self.overhead)
-        if not all(0 < seconds < float("inf") for seconds in times) or not 0 <= overhead[0] <= overhead[1] < float(
-            "inf"
-        ):
+        amounts = [*self.overhead, *self.verify.sizes, *self.draft.sizes]
+        if not all(0 < time < math.inf for time in times) or not all(0 <= amount < math.inf for amount in amounts):
             raise InputError("the costs of a round must be positive numbers of seconds")
         for curve in (self.verify, self.draft):
             if not curve.sizes or len(curve.sizes) != len(curve.seconds) or sorted(set(curve.sizes)) != [*curve.sizes]:
@@ -94,8 +93,8 @@ class RoundCosts(NamedTuple):
             raise InputError(
                 "a profile of accepted tokens needs for each level a width, and a row of them from 0 nodes"
             )
-        amounts = [*widths, *(gain for row in accepted for gain in row)]
-        if sorted(set(nodes)) != [*nodes] or not all(0 <= amount < float("inf") for amount in amounts):
+        amounts = [*widths, *nodes, *(gain for row in accepted for gain in row)]
+        if sorted(set(nodes)) != [*nodes] or not all(0 <= amount < math.inf for amount in amounts):
             raise InputError("a profile of accepted tokens needs rising numbers of nodes, and no negative number")
 
 
@@ -118,7 +117,7 @@ class RowCosts:
     def __init__(self, costs: RoundCosts, rows: int):
         self.costs, self.rows, overhead = costs, rows, costs.overhead
         self.start = overhead.per_round + rows * overhead.per_row + overhead.trees
-        self.drafts = best_gain(costs, rows) > 1 + DOUBT
+        self.drafts = best_gain(costs, rows) > 1 + LEAD
         self._model = RoundModel(verify=np.zeros(0), draft=np.zeros(0))
 
     def level(self, width: int) -> float:

@@ -131,7 +131,7 @@ def describe(policy: Any, brief: bool = False) -> str:
         and not (brief and field.name not in SHAPE and getattr(policy, field.name) == field.default)
     }
     texts = [f"{key}={_text(value)}" for key, value in values.items()]
-    if isinstance(policy, Hierarchical):
+    if type(policy) in INNER:
         texts.append(f"{OF}{describe(policy.policy, brief)}")
     return name + ":" * bool(texts) + ",".join(texts)
 

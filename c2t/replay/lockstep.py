@@ -164,7 +164,6 @@ class TextVerifier:
         self.position, self.ends, self.limit = torch.tensor(
             [(text.prompt, text.end, text.limit) for text in texts], device=device
         ).T
-        self.together = True
         self.rows = torch.arange(len(texts), device=device)
         self.seed, self.temperature, self.sequence = seed, temperature, number(len(texts), sequences, device)
 
@@ -175,10 +174,9 @@ class TextVerifier:
         """Return a verifier of rounds at B positions of one text, which is number `row` of its batch. sampled: its seed
         and temperature."""
         verifier = cls([text], sequences=[sequence], **sampled)
-        for name in ("tokens", "features", "ends", "limit", "sequence"):
+        for name in ("tokens", "features", "sequence"):
             whole = getattr(verifier, name)
             setattr(verifier, name, whole.expand(len(positions), *whole.shape[1:]))
-        verifier.together = False  # each round stands for itself
         verifier.position, verifier.rows = positions, torch.full_like(positions, row)
         return verifier
 
@@ -200,9 +198,9 @@ class TextVerifier:
         """See `c2t.decoding.Verifier.noise`."""
         return noise_at(self.position, self.temperature, self.seed, self.sequence) if self.stochastic else None
 
-    def left(self) -> list[int] | None:
+    def left(self) -> list[int]:
         """See `c2t.decoding.Verifier.left`."""
-        return (self.limit - 1 - self.position).tolist() if self.together else None
+        return (self.limit - 1 - self.position).tolist()
 
     def verify(self, tree: Tree) -> Verdict:
         """Accept the path of the tree that agrees with the text."""

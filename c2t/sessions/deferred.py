@@ -49,12 +49,10 @@ class DeferredSession(WrappedSession):
         self._catch_up()
         return grow_tree_of(self.draft, plan, root, **inputs)
 
-    def fork(self, back: Int[Tensor, " B"]) -> WrappedSession:
-        """See `c2t.models.drafts.session.DraftSession.fork`."""
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `c2t.models.drafts.session.DraftSession.rewind`."""
         self._catch_up()
-        fork: DeferredSession = super().fork(back)
-        fork.backlog = []  # not the original's list
-        return fork
+        self.draft.rewind(back)
 
     def refuse_nan(self) -> None:
         """See `c2t.protocols.Session.refuse_nan`; a round that drafted nothing has no NaN."""

@@ -1,7 +1,6 @@
 """Sessions without state and without a forward."""
 
 import copy
-from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -30,8 +29,6 @@ class StatelessSession:
     def rewind(self, back: Tensor) -> None: ...
 
     def refuse_nan(self) -> None: ...
-
-    def end(self, step: Any) -> None: ...
 
     def select(self, rows: Tensor) -> None: ...
 

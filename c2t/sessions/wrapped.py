@@ -40,10 +40,6 @@ class WrappedSession:
         """See `c2t.protocols.Session.refuse_nan`."""
         self.draft.refuse_nan()
 
-    def end(self, step: Any) -> None:
-        """See `c2t.protocols.Session.end`."""
-        self.draft.end(step)
-
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `c2t.models.drafts.session.DraftSession.rewind`."""
         self.draft.rewind(back)

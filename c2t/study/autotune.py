@@ -1,7 +1,7 @@
 """Search for the fastest policy on this machine: replay gives the sizes of each candidate's rounds, measured costs
 predict their seconds, and the candidates with the best predictions are timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from c2t.costs.statistics import Counts, Totals, total
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading.load import Pair, with_ngrams
 from c2t.models.wrappers.ngrams import NGRAMS
+from c2t.output.progress import ProgressCallback
 from c2t.policies.plain import Plain
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, tried_by
@@ -122,7 +123,7 @@ def tune(
     policies: Sequence[Policy],
     prompts: Sequence[Prompt],
     settings: TuneSettings = TuneSettings(),
-    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Tuning:
     """Measure costs, predict the speed of every policy, and time the best predictions. Plain decoding is always a
     candidate. Drafting with the int4 target cannot be replayed, and is only timed.
@@ -186,10 +187,13 @@ def costs_of_rounds(pair: Pair, policies: Sequence[Policy], texts: Sequence[Cont
 def predict(costs: RoundCosts, rounds: Sequence[Sequence[Round]], batch: int) -> float:
     """Return the predicted new tokens per second of prompts decoded `batch` at a time, each round at the cost of its
     size. rounds: of each prompt."""
-    parts = (rounds[start : start + batch] for start in range(0, len(rounds), batch))
-    batched = [round for part in parts for round in together(part)]
-    seconds = sum(costs.seconds(round.rows, round.widths, round.verified) for round in batched)
-    return float(sum(round.new for round in batched) / seconds) if batched else 0.0
+    new, seconds = 0, 0.0
+    for start in range(0, len(rounds), batch):
+        for number, round in enumerate(together(rounds[start : start + batch])):
+            # The first forward of later rounds reads what was accepted, which the measured overhead includes.
+            widths = (round.rows, *round.widths[1:]) if number and round.widths else round.widths
+            new, seconds = new + round.new, seconds + float(costs.seconds(round.rows, widths, round.verified))
+    return new / seconds if new else 0.0
 
 
 def counted(rounds: Sequence[Sequence[Round]]) -> Totals:

@@ -1,6 +1,6 @@
 """Tokens per second of policies over the number of prompts that are decoded together, all in one run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from c2t.costs.measure import now
 from c2t.costs.statistics import Statistics, Trace, total
 from c2t.errors import InputError, at_least_one
 from c2t.models.loading.load import Pair
+from c2t.output.progress import ProgressCallback
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe
 from c2t.protocols import Policy
@@ -90,7 +91,7 @@ def measure(
     policies: Sequence[Policy],
     prompts: Sequence[Prompt],
     settings: BatchSettings = BatchSettings(),
-    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> list[Speed]:
     """Return the measured speed of every policy at every batch size. Plain decoding is always among them.
 

@@ -11,6 +11,7 @@ import torch
 from c2t.costs.statistics import Statistics, total
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair
+from c2t.output.progress import ProgressCallback
 from c2t.policies.plain import Plain
 from c2t.policies.spec import describe, split, tried_by
 from c2t.protocols import Policy
@@ -80,7 +81,7 @@ def bench(
     policies: Sequence[Policy],
     prompts: Sequence[Prompt],
     settings: BenchSettings = BenchSettings(),
-    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Bench:
     """Compare the policies on the same texts; `progress(done, of, doing)` counts prompts counted and timed."""
     for policy in policies:

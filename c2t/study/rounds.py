@@ -86,13 +86,14 @@ def by_prompt(steps: Iterator[Step], ends: Sequence[int]) -> list[list[Round]]:
         if step.tree is None:
             settled = step.position.tolist()
         else:
-            settled, levels = counts, widths(step)
+            settled, levels = list(counts), widths(step)
             passes, sizes = step.draft_passes.tolist(), step.tree.sizes.tolist()
             for row, prompt in enumerate(prompts):
                 drafted = passes[row] or levels[row]  # a draft without a model makes no forward
                 forwards = (observed[prompt], *levels[row]) if drafted else ()
                 new = max(0, min(counts[row], ends[prompt] - emitted[prompt]))
                 rounds[prompt].append(Round(1, sizes[row], forwards, counts[row] - 1, new))
+                settled[row] += 0 if drafted else observed[prompt]  # the next draft forward reads these, too
         for prompt, count, taken in zip(prompts, counts, settled, strict=True):
             emitted[prompt] += count
             observed[prompt] = taken

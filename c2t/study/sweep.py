@@ -15,6 +15,7 @@ from c2t.classifier import TreeClassifier
 from c2t.costs.statistics import Statistics
 from c2t.errors import InputError, counted
 from c2t.models.loading.load import Pair
+from c2t.output.progress import ProgressCallback
 from c2t.policies.medusa_tree import Accuracies
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, parse, split, tried_by
@@ -121,7 +122,7 @@ def sweep(
     prompts: Sequence[Prompt],
     settings: SweepSettings = SweepSettings(),
     file: Path | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
     pool: "RayPool | None" = None,
 ) -> Sweep:
     """Return the points of all candidates on the same texts, which are generated once.

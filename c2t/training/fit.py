@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.errors import InputError
+from c2t.output.progress import ProgressCallback
 from c2t.storage import paths as checkpoints
 from c2t.training.data import NodeData
 from c2t.training.metrics import Validation, evaluate, select
 from c2t.training.one_process import OneProcess, first_rank
 from c2t.training.result import Result
 from c2t.training.settings import FINETUNE, LOGGERS, TrainSettings
-
-Progress = Callable[[int, int, str], None]  # takes the steps that are done, of how many, and the epoch
 
 
 def train(
@@ -33,7 +32,7 @@ def train(
     settings: TrainSettings = TrainSettings(),
     logger: str = "csv",
     overwrite: bool = False,
-    progress: Progress = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Result:
     """Train a new classifier on harvests and save it in `out`. InputError as in `NodeData` and `check_out`."""
     checkpoints.check_classifier_out(out, overwrite)
@@ -51,7 +50,7 @@ def finetune(
     settings: TrainSettings = FINETUNE,
     logger: str = "csv",
     overwrite: bool = False,
-    progress: Progress = lambda done, of, doing: None,
+    progress: ProgressCallback = lambda done, of, doing: None,
 ) -> Result:
     """Continue the training of a classifier on a share of new harvests (C2T, section 5.3). Features, size, sampling,
     label and the recommended beta stay the source's."""
@@ -122,7 +121,12 @@ class TrainClassifier(L.LightningModule):
 
 
 def _fit(
-    classifier: TreeClassifier, nodes: NodeData, settings: TrainSettings, out: Path, logger: str, progress: Progress
+    classifier: TreeClassifier,
+    nodes: NodeData,
+    settings: TrainSettings,
+    out: Path,
+    logger: str,
+    progress: ProgressCallback,
 ) -> Result:
     module = TrainClassifier(classifier, nodes.validation, settings)
     with torch.inference_mode():
@@ -137,7 +141,7 @@ def _fit(
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             logger=_logger(logger, folder, out, settings),
-            callbacks=[_ProgressCallback(progress, settings.epochs * nodes.training.steps)],
+            callbacks=[_StepReporter(progress, settings.epochs * nodes.training.steps)],
             enable_progress_bar=False,
             enable_checkpointing=False,
             enable_model_summary=False,
@@ -165,10 +169,10 @@ def _fit(
     )
 
 
-class _ProgressCallback(Callback):
+class _StepReporter(Callback):
     """Reports after each chunk how many of `of` optimiser steps are done."""
 
-    def __init__(self, progress: Progress, of: int):
+    def __init__(self, progress: ProgressCallback, of: int):
         self.progress, self.of = progress, of
 
     def on_train_batch_end(self, trainer: L.Trainer, module: TrainClassifier, *_: object) -> None:

@@ -148,7 +148,7 @@ def serving() -> str:
     how = f"{run['requests']} requests, Poisson arrivals at {run['rate']:g} a second, {run['at_once']} together, up to "
     how += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled, {run['malformed']:.0%} malformed "
     how += f"and refused; {computed(run)}"
-    return table(columns, rows, source(measured[-1], how))
+    return table(columns, rows, source(measured, how))
 
 
 def ragged() -> str:
@@ -168,4 +168,4 @@ def ragged() -> str:
     )
     run = measured[-1]["configuration"]
     how = f"16 rows after {run['prefix']} tokens, medians of {run['repeats']}, {computed(run)}"
-    return table(columns, rows, source(measured[-1], how))
+    return table(columns, rows, source(measured, how))

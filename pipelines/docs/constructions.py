@@ -1,6 +1,5 @@
 """Tables of docs/results/constructions.md: every policy, and many settings of some, on the embedded pair."""
 
-from c2t.policies import POLICIES
 from c2t.study.points import read_points
 from pipelines.docs.cells import LENGTHS, lengths, table
 from pipelines.docs.result_lines import RESULTS, lines, size, source
@@ -20,7 +19,6 @@ def constructions() -> str:
             f"{row['draft_passes']:.1f}",
         )
         for row in line["figures"]["rows"]
-        if row["label"].partition(":")[0] in POLICIES  # the line may hold policies of its day
     ]
     columns = ("policy", "exact", "rule", *LENGTHS, "in-domain", "out-of-domain", "gamma", "draft passes")
     settings = line["figures"]["settings"]

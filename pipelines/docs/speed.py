@@ -9,7 +9,6 @@ from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
 
 TREE, STAGED = "tree", "hierarchical"
 WAYS = {"rehearsed": STAGED}  # what ways of older result lines are called
-UNFAIR = "llama.cpp"  # measured in a format that it does not repack: it competes again once it is measured in its own
 OWN_WAYS = {  # of contenders, with what the README calls them
     "c2t, plain": "plain decoding",
     "c2t, tree": "tree: a threshold, with n-grams of the text",
@@ -52,8 +51,7 @@ def current(way: str) -> str:
 def runs() -> dict[Run, Line]:
     """Return the lines of `pipelines.bench decoding` by texts and set; a later run stands for an earlier one."""
     latest = {of_run(line): line for line in lines("decoding.jsonl")}
-    fair = [run for run in latest if not run.contender.startswith(UNFAIR)]
-    return {run: latest[run] for run in sorted(fair, key=lambda run: (run.texts, list(SETS).index(run.set)))}
+    return {run: latest[run] for run in sorted(latest, key=lambda run: (run.texts, list(SETS).index(run.set)))}
 
 
 def kind(texts: Texts) -> str:

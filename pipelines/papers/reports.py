@@ -11,12 +11,13 @@ from pipelines.papers.report import Made, Reproduction
 
 TOPICS = (features, transfer, chains, trees, calibration, domains, timing, outputs, eagle2)
 ALL = "all"
-# The reports of `all` for a pair with heads but no draft LM, the fastest first, and the settings for such a pair.
+# Of `all`, the fastest first.
 ORDER = (
     *("eagle2-figure6", "figure2", "figure9", "figure10", "table3", "eagle2-table3", "table4", "table1", "table7"),
     *("table6", "figure4", "figure6", "table5", "figure8", "figure7", "table2", "figure11", "figure5"),
 )
-OF_HEADS: dict[str, dict[str, Any]] = {name: {} for name in ORDER} | {
+# Settings of `all` for a pair with heads but no draft LM.
+OF_HEADS: dict[str, dict[str, Any]] = {
     "table7": {"draft": "medusa+fit"},
     "figure7": {"same_draft": "medusa+fit"},
     "table2": {"other": "tiny"},
@@ -34,8 +35,9 @@ def chosen(names: Sequence[str], pair: str) -> dict[str, dict[str, Any]]:
             raise InputError(f"no report is called {unknown[0]!r}; known: {', '.join(REPORTS)}")
         return {name: {} for name in names}
     if checkpoints.find(pair, "draft_lm"):
-        return {name: {} for name in REPORTS}
-    return OF_HEADS | {"figure7": {"same": pair, **OF_HEADS["figure7"]}}
+        return {name: {} for name in ORDER}
+    further = OF_HEADS | {"figure7": {"same": pair, **OF_HEADS["figure7"]}}
+    return {name: further.get(name, {}) for name in ORDER}
 
 
 def make(names: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any], done: Done) -> Iterator[Made | None]:

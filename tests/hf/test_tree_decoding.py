@@ -183,7 +183,7 @@ class Counts(LogitsProcessor):
 
 
 @pytest.mark.parametrize("name", ["prefixes", "state", "top-k"])
-def test_rehearsals_are_not_seen_by_what_reads_texts(name: str) -> None:
+def test_int4_rounds_are_not_seen_by_what_reads_texts(name: str) -> None:
     """They are taken back."""
     model = language_model(FAMILIES["llama"])
     decoding = TreeDecoding(perturbed(Target(model)).model.model, policy=Plain())
@@ -230,7 +230,7 @@ def test_trees_hear_the_noise_of_sampled_texts(pairs, settings: dict[str, float]
 
 
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
-def test_a_model_that_rehearses_is_afterwards_as_it_was() -> None:
+def test_a_model_with_int4_rounds_is_afterwards_as_it_was() -> None:
     sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
     model = language_model(LlamaConfig(**sizes), spread=0.3).float()
     model.model.layers[0].mlp.train()

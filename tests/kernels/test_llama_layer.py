@@ -36,7 +36,7 @@ PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.BF16_STORED]
 # What a matrix is, and the dtype of the keys and values beside it.
 CACHED = [(kind, torch.float32) for kind in KINDS] + [
     (kind, torch.bfloat16) for kind in KINDS if PRODUCTS_IN_BF16 and kind not in (Kind.FP32, Kind.BF16_STORED)
-]  # a rehearsal in bytes shares the target's
+]  # an int4 form in bytes shares the target's
 ROUNDED = (Kind.INT4, Kind.INT8)
 needs_bytes = pytest.mark.skipif(Kind.INT8 not in KINDS, reason="this processor has no products of bytes")
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160

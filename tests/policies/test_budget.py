@@ -10,7 +10,7 @@ from c2t.errors import InputError
 from c2t.kernels.budget import RoundModel
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
 from c2t.policies.budget import BudgetSession, row_weights
-from c2t.policies.round_costs import DOUBT, Curve, Overhead, Profile, RoundCosts, best_gain
+from c2t.policies.round_costs import LEAD, Curve, Overhead, Profile, RoundCosts, best_gain
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
@@ -130,7 +130,7 @@ def test_nodes_bound_what_the_costs_would_add() -> None:
 def test_drafting_pays_up_to_a_number_of_rows() -> None:
     """And for every row the draft forwards become fewer."""
     costs = toy_costs(6, a_token=0.02, per_level=0.2)
-    pays = [best_gain(costs, rows) > 1 + DOUBT for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
+    pays = [best_gain(costs, rows) > 1 + LEAD for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
     assert pays == sorted(pays, reverse=True)
     assert pays[0]
     assert not pays[-1]

@@ -1,4 +1,4 @@
-"""A draft that knows the target's random numbers: it guesses what the target will draw, and the text stays as it is."""
+"""A draft that knows the target's random numbers: it guesses what will be sampled, and the text stays as it is."""
 
 import math
 from functools import cache
@@ -9,11 +9,13 @@ from scipy import stats
 from transformers import LlamaConfig
 
 from c2t import decoding
+from c2t.batching import BatchDecoder
 from c2t.decoding import Step
 from c2t.kernels import noise as kernel
 from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
 from c2t.models.drafts.medusa import AtDepth, ByDepth
+from c2t.models.loading.load import Pair
 from c2t.models.target.target import Target
 from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import Chain, Eagle2, JointThreshold, Plain, SampledChain
@@ -25,7 +27,17 @@ from c2t.tree import Tree
 from c2t.verification.mixed_sampler import MixedSampler
 from c2t.verification.target_verifier import TargetVerifier
 from tests.rounding import assert_equal, assert_same_sums, figure
-from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, language_model, run, toy_drafts, toy_target
+from tests.toys import (
+    PROMPTS,
+    SIZES,
+    VOCABULARY,
+    deep_pairs,
+    language_model,
+    run,
+    toy_drafts,
+    toy_target,
+    toy_tokenizer,
+)
 
 SAMPLING = Sampling(temperature=0.9, seed=5)
 POLICIES: dict[str, Policy] = {
@@ -43,17 +55,32 @@ def accepted(steps: list[Step]) -> float:
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
 def test_the_target_itself_as_a_draft_is_always_right(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain of its most probable tokens would seldom be what it draws."""
+    """A chain of its most probable tokens would seldom be what it samples."""
     monkeypatch.setattr(coupled, "NOISE_SCALE", 1.0)
     sampling = Sampling(temperature, seed=1)
     _, steps = run(toy_target(), toy_drafts()["same"], Chain(3), PROMPTS, sampling, new=30)
     assert all((step.accepted.length == 3).all() for step in steps[1:])
 
 
-def test_the_noise_is_a_little_quieter_and_counts_once() -> None:
+def test_rows_that_join_and_leave_have_their_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each at its own position and temperature: a wrong one would make guesses of the target itself wrong."""
+    monkeypatch.setattr(coupled, "NOISE_SCALE", 1.0)
+    decoder = BatchDecoder(
+        Pair("toy", toy_target(), toy_drafts()["same"], toy_tokenizer(), "", {}), Chain(3), max_rows=3
+    )
+    samplings = [Sampling(1.0, seed=1), Sampling(), Sampling(0.5, seed=2), Sampling(2.0, seed=3)]
+    for number, (prompt, sampling, new) in enumerate(zip(PROMPTS, samplings, (9, 30, 17, 25), strict=True)):
+        decoder.submit(prompt, new, sampling, sequence=number)
+        decoder.step()
+        assert (decoder.last.accepted.length == 3).all()
+    while decoder.step():
+        assert (decoder.last.accepted.length == 3).all()
+
+
+def test_the_noise_is_scaled_once() -> None:
     noise = Noise(torch.tensor([0.5, 0.0]), torch.tensor([3, 4]), torch.tensor([7, 8]))
-    heard = scaled(noise)
-    assert heard.temperature.tolist() == figure([0.5 * coupled.NOISE_SCALE, 0.0], 2, torch.float32)
+    of_draft = scaled(noise)
+    assert of_draft.temperature.tolist() == figure([0.5 * coupled.NOISE_SCALE, 0.0], 2, torch.float32)
     assert 0.5 < coupled.NOISE_SCALE < 1
     assert noise.temperature.tolist() == [0.5, 0.0]
 
@@ -66,8 +93,8 @@ def test_guesses_are_better_and_the_text_is_the_same(name: str, monkeypatch: pyt
     plain, _ = run(toy_target(), None, Plain(), PROMPTS, SAMPLING, new=60)
     text, steps = run(toy_target(), drafter, POLICIES[name], PROMPTS, SAMPLING, new=60)
     monkeypatch.setattr(decoding, "coupled", lambda draft, policy, verifier: draft)
-    deaf, without = run(toy_target(), drafter, POLICIES[name], PROMPTS, SAMPLING, new=60)
-    assert text == plain == deaf
+    uncoupled, without = run(toy_target(), drafter, POLICIES[name], PROMPTS, SAMPLING, new=60)
+    assert text == plain == uncoupled
     assert accepted(steps) > 1.2 * accepted(without)
 
 

@@ -95,7 +95,7 @@ def test_where_drafting_is_free_the_tree_is_predicted_to_win_and_where_it_is_dea
         assert found.best.corrected == max(row.predicted * row.measured / row.predicted_there for row in found.rows)
 
 
-def test_a_rehearsal_competes_by_the_clock_alone(small_pair: Pair, made_up: Callable) -> None:
+def test_int4_rounds_are_only_timed(small_pair: Pair, made_up: Callable) -> None:
     made_up(Curve((1,), (0.0,)))
     target = copy.copy(small_pair.target)
     vars(target)["quantized"] = small_pair.target

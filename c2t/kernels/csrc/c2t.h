@@ -116,7 +116,7 @@ typedef struct {
     long *size, *span;
 } layout;
 
-/* See `Layered`. reranked: 0 if candidates join by threshold. entropy: m of rank_rows. network: NULL for the joint
+/* See `LevelPlan` (level_plan.py). reranked: 0 if candidates join by threshold. entropy: m of rank_rows. network: NULL for the joint
    probability; inputs: its columns. */
 typedef struct {
     long K, width, levels, reranked, most, strict, entropy;
@@ -192,8 +192,8 @@ int compact(char *const *buffers, long layers, long rows, long heads, long half,
 /* draft_phase.c */
 long room_of(const plan *p, const head *h, const text *t, int threads);
 long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
-                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
-                 int64_t *expanded, int threads);
+                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive,
+                 int64_t *capped, int64_t *passes, int64_t *expanded, int threads);
 
 /* entries.c */
 long descend(const columns *tree, const int64_t *slots, const int64_t *lengths, const entries *previous,

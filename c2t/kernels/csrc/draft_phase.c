@@ -282,8 +282,8 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
    `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
    distribution that is NaN. */
 long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
-                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive, int64_t *capped, int64_t *passes,
-                 int64_t *expanded, int threads) {
+                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive,
+                 int64_t *capped, int64_t *passes, int64_t *expanded, int threads) {
     rooms m;
     lay_out_rooms(p, h, t, threads, room, &m);
     const trees *tree = &m.tree;

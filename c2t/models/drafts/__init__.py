@@ -1,1 +1,1 @@
-"""Drafts: heads, language models and a uniform draft, each a file that registers itself."""
+"""Drafts: heads, which heads.py registers, language models and a uniform draft."""

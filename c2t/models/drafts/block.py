@@ -233,8 +233,6 @@ class BlockSession:
         if self.ahead is not None:
             refuse_nan(self.ahead.log_norm.isnan().any())
 
-    def end(self, step: Any) -> None: ...
-
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
         self.cache.select(rows)

@@ -108,7 +108,7 @@ class EagleSession(DraftSession):
         plan: LevelPlan,
         root: Root,
         *,
-        raised: NgramInput | None = None,
+        ngram_input: NgramInput | None = None,
         noise: Noise | None = None,
         budget_input: BudgetInput | None = None,
     ) -> Grown | None:
@@ -126,7 +126,9 @@ class EagleSession(DraftSession):
         text = RootStates(
             root.token, self.hidden[:, 0], cache.lengths, cache.buffers, cache.length, cache.step, rotations, oov_ids
         )
-        grown = phase(text, raised, noise, budget_input, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
+        grown = phase(
+            text, ngram_input, noise, budget_input, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool))
+        )
         self.expanded, self.passes = True, grown.passes
         return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)
 

@@ -42,11 +42,6 @@ class DraftLM(BaseDraft):
     def hidden_size(self) -> int:
         return self.model.config.hidden_size
 
-    @property
-    def language_model(self) -> PreTrainedModel:
-        """The model itself."""
-        return self.model.model
-
     def session(self) -> "DraftLMSession":
         """Return a new session for one generation."""
         return DraftLMSession(self)

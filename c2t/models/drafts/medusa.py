@@ -81,9 +81,8 @@ class MedusaSession(EagleSession):
             self.passes = self.passes + tree.alive[:, 0]
             # a packed layer's outputs are in float32 whatever the head's dtype
             states = self.head.states(self.hidden[:, 0].to(self.dtype)).to(self.hidden)
-            states = F.pad(
-                states, (0, 0, 0, 1)
-            )  # below the last head: a zero state, for which the LM head's logits are zeros
+            # Below the last head: a zero state, for which the LM head's logits are zeros.
+            states = F.pad(states, (0, 0, 0, 1))
             text = torch.arange(len(states), device=states.device).repeat_interleave(states.shape[1])
             logits, vocabulary = self._drafted(states.flatten(0, 1), text)
             self.by_depth = ByDepth(logits.unflatten(0, states.shape[:2]), states, vocabulary)

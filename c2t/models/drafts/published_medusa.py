@@ -13,7 +13,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
@@ -135,8 +135,6 @@ class PublishedMedusaSession:
         """See `DraftSession.refuse_nan`."""
         if self.ahead is not None:
             refuse_nan(self.ahead.log_norm.isnan().any())
-
-    def end(self, step: Any) -> None: ...
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order; they observe next, which says all that there is to know."""

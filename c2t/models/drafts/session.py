@@ -189,9 +189,8 @@ class DraftSession(ABC):
 
         Return None, without any change, if the draft has no fused phase for this plan.
 
-        inputs: of wrapper drafts and policies (see `c2t.kernels.draft_phase`). `raised`: n-grams to mix in. `noise`:
-        the target's Gumbel noise. `budget_input`: costs, by which a budget decides after every level.
-        """
+        inputs: of wrapper drafts and policies (see `c2t.kernels.draft_phase`). `ngram_input`: n-grams to mix in.
+        `noise`: the target's Gumbel noise. `budget_input`: costs, by which a budget decides after every level."""
         return None
 
     def refuse_nan(self) -> None:
@@ -199,9 +198,6 @@ class DraftSession(ABC):
         self._take_log_norms()
         if self.log_norms:
             refuse_nan(torch.cat(self.log_norms, 1).isnan().any())
-
-    def end(self, step: Any) -> None:  # noqa: B027 - most drafts do nothing here
-        """See `c2t.protocols.Session.end`."""
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""

@@ -83,11 +83,10 @@ def load_head(
     and dtype.
 
     Reads `model.safetensors` or `pytorch_model.bin`, whole or in shards, in fp32, fp16 or bf16, with or without
-    embed_tokens. lm_head: the
-    target's, for EAGLE-3 heads that store none of its rows. taps: layers of the target whose inputs an EAGLE-3 head
-    reads, in place of those that its config names. Raises InputError for a head whose hidden size or
-    vocabulary differs from the target's, for entries of an EAGLE-3 config that c2t does not compute, and for missing,
-    unexpected or unreadable weights.
+    embed_tokens. lm_head: the target's, for EAGLE-3 heads that store none of its rows. taps: layers of the target
+    whose inputs an EAGLE-3 head reads, in place of those that its config names. Raises InputError for a head whose
+    hidden size or vocabulary differs from the target's, for entries of an EAGLE-3 config that c2t does not compute,
+    and for missing, unexpected or unreadable weights.
     """
     folder = fetch(path_or_id)
     raw, layer = _read_config(folder), shared_layer(folder)

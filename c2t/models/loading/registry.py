@@ -1,4 +1,4 @@
-"""Drafts by name, and the endings of their names. Each has a file of its own that registers it here.
+"""Drafts by name, and the endings of their names. The files that `c2t.models.loading.names` lists register them here.
 
 A draft is loaded by its `DraftKind`, and each `Ending` after its name wraps it: `medusa+fit+ngrams=4` is the kind
 `medusa` in `+fit` in `+ngrams` with the number 4. `c2t.models.loading.names` reads names, and lists the files.

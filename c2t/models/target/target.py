@@ -295,9 +295,8 @@ class Target:
         with RowAttention(self.model, positions, sees, rows, cache, tree) as attention:
             hidden = self.model.base_model(
                 input_ids=tokens[None],
-                position_ids=within(positions, self.config)[
-                    None
-                ],  # a text's last tree may extend past its last position
+                # A text's last tree may extend past its last position.
+                position_ids=within(positions, self.config)[None],
                 past_key_values=cache,
                 use_cache=True,
                 **attention,
@@ -349,7 +348,7 @@ class TargetSession:
     def quantized(self) -> "TargetSession":
         """A session of the target's int4 form over the same cache. InputError if the target has none."""
         session, target = copy.copy(self), self.target.quantized
-        if self.version is None and target.rounded:  # a target that is not rounded needs no packed form
+        if self.version is None and target.rounded:  # tests stand an unrounded model in for the int4 form
             raise InputError(
                 "the target cannot draft in 4 bits: its layers have hooks or were changed; choose another policy"
             )

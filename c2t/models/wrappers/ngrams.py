@@ -155,7 +155,7 @@ class NgramSession(WrappedSession):
     def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
         """See `DraftSession.grow_tree`."""
         boost = NgramInput(self.text, self.lengths.contiguous(), self.prior)
-        return grow_tree_of(self.draft, plan, root, **inputs, raised=boost)
+        return grow_tree_of(self.draft, plan, root, **inputs, ngram_input=boost)
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:
         """See `DraftSession.rewind`."""

@@ -20,7 +20,7 @@ from pipelines.pair.smollm2.questions import RUN
 from pipelines.pair.smollm2.rounds import FALLING, LEARNING_RATE, ROWS, SAMPLED, round_begin, rounds
 from pipelines.pair.smollm2.shards import HELD
 
-POLICY = "threshold:threshold=0.05,K=6,W=6,levels=3"  # where nobody says: small trees for a CPU (docs/findings.md)
+POLICY = "threshold:threshold=0.05,K=6,W=6,levels=3"  # the default: small trees for a CPU (docs/LOG.md)
 
 CARD = """---
 license: apache-2.0

@@ -105,13 +105,6 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
     found = lines(out, "--prompts", "1", "--skip", "transformers, prompt lookup", "--skip", "transformers, bfloat16")
     assert sorted(found) == ["c2t, plain", "c2t, tree", "transformers, float32"]
-    done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, "--skip", "lookup"])
-    assert isinstance(done.exception, InputError)
-    assert "--skip 'lookup' is none of: c2t in int8; transformers, prompt lookup; " in str(done.exception)
-    half = ["--skip", "transformers, bfloat16", "--batch", "2"]
-    refused = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--policy", TREE, *half])
-    assert isinstance(refused.exception, InputError)
-    assert "in a batch it may be the faster loop" in str(refused.exception)
 
 
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")

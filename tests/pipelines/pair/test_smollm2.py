@@ -87,7 +87,7 @@ def test_bench_questions_are_left_out() -> None:
     left = BenchFilter([bench])
     assert bench.upper().replace(",", " --") not in left
     assert "apples and Bob has 4 more than Ann" not in left  # a part
-    assert f"ProgressCallback me. {bench} Say why." not in left
+    assert f"Tell me. {bench} Say why." not in left
     run = " ".join(bench.split()[:RUN])
     assert f"{run} or so he says to nobody in particular today" not in left
     assert f"{' '.join(bench.split()[: RUN - 1])} or so he says" in left

@@ -14,8 +14,7 @@ from tests.pipelines.papers.small_study import check, counts_in, decoded
 from tests.rounding import figure
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("other", [None, "llama2-7b"])
+@pytest.mark.parametrize("other", [None, pytest.param("llama2-7b", marks=pytest.mark.slow)])
 def test_table2_counts_what_live_decoding_costs(other: str | None, study: Study, here: Path) -> None:
     folder = here / "data" / "prompts" / "tiny"
     files = {"prompts": (folder / "code.jsonl",), "harvest_prompts": (folder / "harvest" / "code.jsonl",)}
