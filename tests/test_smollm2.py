@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from c2t.cli.app import app
 from c2t.decoder import SpeculativeDecoder
-from c2t.kernels import llama_layer
-from c2t.kernels.llama_layer import Kind
+from c2t.kernels import decoder_layers
+from c2t.kernels.decoder_layers import Kind
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.loading.load import Pair, load_pair
 from c2t.policies.plain import Plain
@@ -84,7 +84,7 @@ def test_the_prompts_of_bench_are_not_those_of_the_harvest() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(Kind.INT8 not in llama_layer.works(), reason="this processor has no products of bytes")
+@pytest.mark.skipif(Kind.INT8 not in decoder_layers.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
 def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) -> None:
     rounded = replace(pair, draft=EagleDraft(pair.draft.head, pair.target.lm_head, rounded=True))
@@ -97,7 +97,7 @@ def test_its_head_in_bytes_writes_the_same_text_and_guesses_as_well(pair: Pair) 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(Kind.INT8 not in llama_layer.works(), reason="this processor has no products of bytes")
+@pytest.mark.skipif(Kind.INT8 not in decoder_layers.works(), reason="this processor has no products of bytes")
 @torch.inference_mode()
 def test_in_int8_it_writes_one_text_with_a_tree_and_without_and_is_nearly_the_same_model(pair: Pair) -> None:
     rounded = load_pair("smollm2", dtype=torch.int8)

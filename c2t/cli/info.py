@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
-from c2t.kernels.llama_layer import Kind, bf16_is_faster, fastest_in_bf16, int8_is_fastest, works
+from c2t.kernels.decoder_layers import Kind, bf16_is_faster, fastest_in_bf16, int8_is_fastest, works
 from c2t.kernels.native import kernels
 from c2t.models.drafts.language_model import is_language_model
 from c2t.models.drafts.published_medusa import PICKLED, is_published

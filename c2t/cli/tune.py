@@ -11,7 +11,7 @@ from c2t.cli import shared, terminal
 from c2t.cli.reports import TAU
 from c2t.costs.store import costs_of, measure_and_store
 from c2t.errors import InputError
-from c2t.models.target.packed_llama import PackedLlama
+from c2t.models.target.packed_model import PackedModel
 from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.output.progress import progress_bar
 from c2t.policies.round_costs import RoundCosts
@@ -116,7 +116,7 @@ def tune(
         return costs_of(loaded, policy, file) if file else measure_and_store(loaded, policy, turns, settings.repeats)
 
     candidates = shared.policies(loaded, classifier, specs, None, costs)
-    if policies == tuning.DEFAULT_CANDIDATES and (flags or PackedLlama.why_not_rounded(loaded.target.model)):
+    if policies == tuning.DEFAULT_CANDIDATES and (flags or PackedModel.why_not_rounded(loaded.target.model)):
         candidates = [policy for policy in candidates if not live_only(policy)]
     if flags:
         engine_flags.check(flags, candidates)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from c2t.decoding import Step
 from c2t.kernels.budget import Candidates, probabilities
+from c2t.kernels.decoder_layers import edges
 from c2t.kernels.level_plan import LevelPlan
-from c2t.kernels.llama_layer import edges
 from c2t.kernels.select import SelectLimits
 from c2t.models.loading.load import Pair
 from c2t.policies.budget import Budget

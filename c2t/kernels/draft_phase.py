@@ -16,9 +16,9 @@ from torch import Tensor
 
 from c2t.kernels import budget, ngrams, oov_tokens
 from c2t.kernels.budget import RoundModel
+from c2t.kernels.decoder_layers import PackedLayers, PackedMatrix, PackedNorm, PackedReader
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.level_plan import LevelPlan
-from c2t.kernels.llama_layer import PackedLayers, PackedMatrix, PackedNorm, PackedReader
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.network import COLUMNS
 from c2t.kernels.nodes import Blocks

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from c2t.kernels import llama_layer, oov_tokens
-from c2t.kernels.llama_layer import Kind, PackedMatrix
+from c2t.kernels import decoder_layers, oov_tokens
+from c2t.kernels.decoder_layers import Kind, PackedMatrix
 from c2t.kernels.native import kernels
 from c2t.kernels.pointer import pointer, weights
 
@@ -18,7 +18,7 @@ TOP_RESCORED = 8  # logits of a row; with 4 the acceptance length of hierarchica
 
 def serves(weight: Float[Tensor, "V H"]) -> bool:
     """Return True if an LM head with these weights can be stored in 4 bits, and C can read its exact rows."""
-    return oov_tokens.serves(weight) and llama_layer.rounds(weight.shape[1])
+    return oov_tokens.serves(weight) and decoder_layers.rounds(weight.shape[1])
 
 
 class RescoredMatrix(PackedMatrix):

@@ -25,7 +25,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from c2t import C2T, Eagle2, InputError, Plain
 from c2t.hf import TreeDecoding
-from c2t.kernels.llama_layer import Kind, works
+from c2t.kernels.decoder_layers import Kind, works
 from c2t.kernels.native import kernels
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.loading.eagle_checkpoint import save_head

@@ -9,7 +9,7 @@ import torch
 
 import c2t
 from c2t import SpeculativeDecoder
-from c2t.kernels.llama_layer import Kind, works
+from c2t.kernels.decoder_layers import Kind, works
 from c2t.kernels.pointer import pointer, pointers, weights
 
 SOURCES = sorted(Path(c2t.__file__).parent.rglob("*.py"))

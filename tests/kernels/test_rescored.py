@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from c2t.kernels import rescored
-from c2t.kernels.llama_layer import Kind, PackedMatrix, works
+from c2t.kernels.decoder_layers import Kind, PackedMatrix, works
 from c2t.kernels.rescored import TOP_RESCORED, RescoredMatrix
 from c2t.models.packing.projection import Projection
 

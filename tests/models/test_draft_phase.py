@@ -10,8 +10,8 @@ from torch import Tensor
 from c2t.classifier import CONDITIONAL, ClassifierConfig, TreeClassifier
 from c2t.decoding import Committed, open_session
 from c2t.errors import InputError
-from c2t.kernels import llama_layer
-from c2t.kernels.llama_layer import Kind
+from c2t.kernels import decoder_layers
+from c2t.kernels.decoder_layers import Kind
 from c2t.kernels.native import kernels
 from c2t.models.drafts.head_draft import EagleDraft, EagleSession
 from c2t.models.loading.load import Pair, load_pair, with_ngrams
@@ -32,7 +32,9 @@ from tests.tiny_heads import saved
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
-needs_bytes = pytest.mark.skipif(Kind.INT8 not in llama_layer.works(), reason="this processor has no products of bytes")
+needs_bytes = pytest.mark.skipif(
+    Kind.INT8 not in decoder_layers.works(), reason="this processor has no products of bytes"
+)
 TEXTS = ("The quick brown fox jumps. The quick brown fox", "def add(a, b):\n    return a + b\n\ndef add(a", "Once")
 # A round of plain decoding takes 1, and a token more 0.05: some levels pay, and some nodes.
 VERIFY = Curve((1, 2, 200), (1.0, 1.05, 12.0))

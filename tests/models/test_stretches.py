@@ -19,7 +19,7 @@ from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from c2t.verification.target_verifier import pad
-from tests.models.target.test_packed_llama import HEADS, head_of, target_of
+from tests.models.target.test_packed_model import HEADS, head_of, target_of
 from tests.rounding import assert_same_network
 from tests.toys import FAMILIES, VOCABULARY, deep_pairs, language_model, root_of
 

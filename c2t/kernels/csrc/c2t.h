@@ -204,8 +204,8 @@ long follow(const int64_t *lengths, const int64_t *count, long rows, long steps,
 /* layout.c */
 long lay_out(const uint8_t *real, long rows, long n, const layout *out);
 
-/* llama_layer.c */
-int llama_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
+/* decoder_layers.c */
+int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
                  const sight *s, float *room, float *const *taps, int threads);
 void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads);
 int read_both(const reader *how, const void *table, long embeddings, int is_bf16, const int64_t *token,

@@ -204,7 +204,7 @@ static long expand(const head *h, const text *t, const rooms *m, long column, in
     if (h->base == STATE) memcpy(m->x, m->features, many * size);
     if (h->base == NORMED)
         rms_norm(m->features, h->read.state_norm, h->read.epsilon, many, h->hidden, m->x, threads);
-    if (llama_layers(h->layers, h->count, m->x, read, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
+    if (decoder_layers(h->layers, h->count, m->x, read, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
     if (h->norm && h->normed) rms_norm(m->x, h->norm, h->read.epsilon, many, h->hidden, m->x, threads);
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i], entry = 1 + column + i - m->now.begin[r];

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from c2t.models.drafts.eagle import EagleHead
-from c2t.models.drafts.stock_heads import llama_layers
+from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.packing.projection import Projection
 from c2t.models.target.rotations import Rotations
 
@@ -46,7 +46,7 @@ class FusedEagle:
     def serves(head: nn.Module) -> bool:
         """Return True if a head has a fused form: an EAGLE-1/2 head of Llama's own layers, whose rotary frequencies do
         not depend on the text's length."""
-        return bool(llama_layers(head)) and isinstance(head, EagleHead) and Rotations.serves(head.rotary)
+        return bool(decoder_layers(head)) and isinstance(head, EagleHead) and Rotations.serves(head.rotary)
 
     def __init__(self, head: EagleHead):
         self.config, self.embed_tokens, self.fc = head.config, head.embed_tokens, Projection(head.fc)

@@ -19,7 +19,7 @@ from c2t.models.drafts.fused_eagle import FusedEagle
 from c2t.models.drafts.oov_tokens import OutOfVocabulary
 from c2t.models.drafts.packed_heads import PackedHead, packed
 from c2t.models.drafts.session import BaseDraft, DraftSession, refuse_nan
-from c2t.models.drafts.stock_heads import llama_layers
+from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.packing.projection import Projection
 from c2t.models.packing.versions import Version, Versions
 from c2t.models.target.offloaded import check_in_memory
@@ -65,7 +65,7 @@ class EagleDraft(BaseDraft):
     @property
     def packed(self) -> PackedHead | None:
         """The head's packed form; None if it has none."""
-        return self._form("packed", lambda: packed(self.head, self.rounded)) if llama_layers(self.head) else None
+        return self._form("packed", lambda: packed(self.head, self.rounded)) if decoder_layers(self.head) else None
 
     @property
     def fused(self) -> FusedEagle | None:

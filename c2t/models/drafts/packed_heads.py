@@ -1,4 +1,4 @@
-"""EAGLE heads on a CPU as `c2t.kernels.llama_layer` runs them: snapshots of their modules for decoding."""
+"""EAGLE heads on a CPU as `c2t.kernels.decoder_layers` runs them: snapshots of their modules for decoding."""
 
 from abc import ABC, abstractmethod
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from c2t.caches.padded import KVCache
 from c2t.caches.ragged import Ragged, cached_if_small, whole
+from c2t.kernels.decoder_layers import Kind, PackedMatrix, PackedNorm, PackedReader, Sight
 from c2t.kernels.draft_phase import HeadLayers, ResidualInput
-from c2t.kernels.llama_layer import Kind, PackedMatrix, PackedNorm, PackedReader, Sight
 from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.drafts.eagle3 import Eagle3Head
-from c2t.models.drafts.stock_heads import llama_layers
-from c2t.models.target.packed_llama import Decoder
+from c2t.models.drafts.stock_heads import decoder_layers
+from c2t.models.target.packed_model import Decoder
 from c2t.models.target.stock import EMBEDDING, is_stock_module
 
 
@@ -102,9 +102,9 @@ class PackedEagle3(PackedHead):
 
 
 def packed(head: Head, rounded: bool) -> PackedHead | None:
-    """Return the packed form of a head of `llama_layers` on a CPU, in bf16 or float32, whose dimensions the kernels can
-    run; None for all others."""
-    layers = llama_layers(head)
+    """Return the packed form of a head of decoder layers on a CPU, in bf16 or float32, whose dimensions the kernels
+    can run; None for all others."""
+    layers = decoder_layers(head)
     if not layers or not Decoder.serves(layers, head.rotary) or not is_stock_module(head.embed_tokens, EMBEDDING):
         return None
     table = head.embed_tokens.weight

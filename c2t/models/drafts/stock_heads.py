@@ -20,7 +20,7 @@ MIDLAYER = {  # its forward is c2t's own
 }
 
 
-def llama_layers(head: Head) -> list[nn.Module]:
+def decoder_layers(head: Head) -> list[nn.Module]:
     """Return the layers of an EAGLE head that is made of Llama's, all as they were read; none for other heads, and for
     one that was changed in anything."""
     if not _is_own(head) or not stock.has_stock_functions(LLAMA, head.config):

@@ -22,7 +22,7 @@ from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.drafts.mtp import MTPHead
-from c2t.models.drafts.stock_heads import llama_layers
+from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.loading import eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
 from c2t.storage.checked import OPEN, from_json, read_file
@@ -140,7 +140,7 @@ def has_eagle_layer(folder: Path) -> bool:
     InputError for a config that is not clear."""
     with torch.device("meta"):
         head = _build(_read_config(folder), folder)
-    return bool(llama_layers(head))
+    return bool(decoder_layers(head))
 
 
 def _build(raw: dict, folder: Path) -> Head:

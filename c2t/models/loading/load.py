@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from c2t.errors import InputError, check_kind, check_truth
+from c2t.kernels.decoder_layers import int8_is_fastest, rounds
 from c2t.kernels.device import checked_device
-from c2t.kernels.llama_layer import int8_is_fastest, rounds
 from c2t.models.drafts.session import BaseDraft
 from c2t.models.loading.eagle_checkpoint import fetch
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint

@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from c2t.errors import InputError, one_line, refusing
 from c2t.models.loading.checkpoint_files import check_files
 from c2t.models.target.default_dtype import default_dtype, has_bf16
-from c2t.models.target.packed_llama import PackedLlama
+from c2t.models.target.packed_model import PackedModel
 from c2t.models.target.target import Target
 from c2t.models.target.tensor_parallel import distributed_config, gather_shared
 
@@ -60,11 +60,11 @@ def load_target(
         )
     if tensor_parallel:
         gather_shared(model)
-    if (dtype, kind) == (DEFAULT, torch.bfloat16) and not PackedLlama.serves(model):
+    if (dtype, kind) == (DEFAULT, torch.bfloat16) and not PackedModel.serves(model):
         model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
     if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
         how = "torch imitates it slowly: float32 is faster here"
-        if PackedLlama.serves(model):
+        if PackedModel.serves(model):
             how = "c2t's kernels compute in float32, on weights that stay in bf16"
         warnings.warn(f"{source}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
     return Target(model if device_map or tensor_parallel else model.to(device), rounded=dtype == torch.int8)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from c2t.kernels import rescored
-from c2t.kernels.llama_layer import Kind, PackedMatrix, rounds
+from c2t.kernels.decoder_layers import Kind, PackedMatrix, rounds
 from c2t.kernels.native import kernels
 from c2t.kernels.rescored import RescoredMatrix
 from c2t.models.packing.versions import Version, Versions

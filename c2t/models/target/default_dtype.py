@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoConfig
 
-from c2t.kernels.llama_layer import bf16_is_faster
+from c2t.kernels.decoder_layers import bf16_is_faster
 
 
 def default_dtype(source: str, trust_remote_code: bool = False) -> torch.dtype:

@@ -20,14 +20,14 @@ from c2t.caches.padded import KVCache
 from c2t.caches.pool import KVPool
 from c2t.caches.ragged import Ragged, SlotLogits, chunks, concatenated
 from c2t.errors import InputError
-from c2t.kernels.llama_layer import PackedMatrix
+from c2t.kernels.decoder_layers import PackedMatrix
 from c2t.kernels.tree_mask import TreeMask
 from c2t.models.packing.projection import Projection
 from c2t.models.packing.versions import Version, Versions
 from c2t.models.target.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.models.target.layers import layers_of
 from c2t.models.target.offloaded import device_of
-from c2t.models.target.packed_llama import PackedLlama
+from c2t.models.target.packed_model import PackedModel
 from c2t.models.target.positions import positions_of, within
 from c2t.models.target.prefixes import Beginning, Prefixes, joined, uncached, unpadded
 from c2t.models.target.row_attention import RowAttention
@@ -109,7 +109,7 @@ class Target:
         check_forward(model)
         if getattr(model.config, "final_logit_softcapping", None) is not None:
             raise InputError("final_logit_softcapping of the target is not supported")
-        if rounded and (why := PackedLlama.why_not_rounded(model)):
+        if rounded and (why := PackedModel.why_not_rounded(model)):
             raise InputError(f"the target cannot be computed in int8: {why}; choose another dtype")
         model.eval()
         self.rounded, self.int4 = rounded, int4
@@ -121,32 +121,32 @@ class Target:
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
         self._hooks: list[RemovableHandle] = []
         self._versions = Versions()
-        self._packed: tuple[Version, PackedLlama] | None = None
+        self._packed: tuple[Version, PackedModel] | None = None
         self.prefixes: Prefixes | None = None  # cached beginnings of prompts, for a server or a conversation
 
     @property
     def version(self) -> Version | None:
         """Version of the weights of the packed form; None if the model has no packed form. InputError if an int8 target
         has lost it."""
-        if self.has_tree_attention or self.is_split or not PackedLlama.serves(self.model):
+        if self.has_tree_attention or self.is_split or not PackedModel.serves(self.model):
             if self.rounded:
                 raise InputError(
                     "the target's layers were changed, and are not what runs in int8 any more: load it again"
                 )
             return None
-        return self._versions.of(*PackedLlama.made_of(self.model))
+        return self._versions.of(*PackedModel.made_of(self.model))
 
     @property
-    def packed(self) -> PackedLlama | None:
+    def packed(self) -> PackedModel | None:
         """The model's packed form for decoding on a CPU; None if it has none. InputError: see `version`."""
         return self.packed_of(self.version)
 
-    def packed_of(self, version: Version | None) -> PackedLlama | None:
+    def packed_of(self, version: Version | None) -> PackedModel | None:
         """Return the packed form of the weights of this version, repacked if they have changed."""
         if version is None:
             return None
         if self._packed is None or self._packed[0] != version:
-            self._packed = version, PackedLlama(self.model, self.rounded, self.int4)
+            self._packed = version, PackedModel(self.model, self.rounded, self.int4)
             self._forget()
         return self._packed[1]
 
@@ -159,7 +159,7 @@ class Target:
     def quantized(self) -> "Target":
         """The same model in int4, except for the largest logits, for `c2t.policies.hierarchical`. InputError if it
         cannot be rounded here."""
-        if why := PackedLlama.why_not_rounded(self.model):
+        if why := PackedModel.why_not_rounded(self.model):
             raise InputError(f"the target cannot draft in 4 bits: {why}; choose another policy")
         other = copy.copy(self)  # the constructor would change the caller's model
         other.rounded = other.int4 = True

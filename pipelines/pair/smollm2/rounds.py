@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from c2t.errors import InputError
-from c2t.kernels.llama_layer import bf16_is_faster
+from c2t.kernels.decoder_layers import bf16_is_faster
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.storage.atomic import new_file

@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 
 from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
-from c2t.kernels.llama_layer import Kind, works
+from c2t.kernels.decoder_layers import Kind, works
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.drafts.language_model import DraftLM
 from c2t.models.loading import load, load_target
@@ -226,7 +226,7 @@ def test_a_processor_without_bf16_that_is_asked_for_it_says_who_computes(
     instructions: bool, kernels: bool, messages: list[str], pair_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_target, "has_bf16", lambda: instructions)
-    monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: kernels)
+    monkeypatch.setattr(load_target.PackedModel, "serves", lambda model: kernels)
     with warnings.catch_warnings(record=True, action="always") as said:
         load_pair("toy", dtype=torch.bfloat16)
         load_pair("toy", dtype=torch.float32)

@@ -44,7 +44,7 @@ def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytes
         raise ValueError("`.float()` is not supported for quantized models")
 
     monkeypatch.setattr(load_target, "default_dtype", lambda *_: torch.float32)
-    monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: False)
+    monkeypatch.setattr(load_target.PackedModel, "serves", lambda model: False)
     monkeypatch.setattr(LlamaForCausalLM, "float", refuse)
     assert load_pair("tiny").target.model.dtype == torch.float32
 
@@ -53,7 +53,7 @@ def test_a_quantised_model_is_loaded_as_it_is(tmp_path: Path, monkeypatch: pytes
 def test_a_model_is_in_bf16_where_the_kernels_run_it(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
     if not served:
-        monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: False)
+        monkeypatch.setattr(load_target.PackedModel, "serves", lambda model: False)
         assert load_pair("tiny", dtype=torch.bfloat16).target.model.dtype == torch.bfloat16
     assert load_pair("tiny").target.model.dtype == (torch.bfloat16 if served else torch.float32)
 
@@ -63,6 +63,6 @@ def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(
     draft: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(default_dtype, "bf16_is_faster", lambda: True)
-    monkeypatch.setattr(load_target.PackedLlama, "serves", lambda model: True)
+    monkeypatch.setattr(load_target.PackedModel, "serves", lambda model: True)
     place = saved(draft, tmp_path) if draft in ("eagle3", "mtp") else draft
     assert load_pair("tiny", draft=place).target.model.dtype == (torch.bfloat16 if stored else torch.float32)

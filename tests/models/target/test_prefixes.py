@@ -16,7 +16,7 @@ from c2t.models.target.target import Target, TargetSession
 from c2t.policies import Eagle2
 from c2t.sampling import Sampling
 from c2t.verification.target_verifier import pad
-from tests.models.target.test_packed_llama import SIZES, VOCABULARY, WHOLE, needs_bytes
+from tests.models.target.test_packed_model import SIZES, VOCABULARY, WHOLE, needs_bytes
 from tests.toys import language_model
 
 needs_compiler = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")

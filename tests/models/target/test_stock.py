@@ -26,7 +26,7 @@ from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.drafts.packed_heads import packed
 from c2t.models.target import stock
-from c2t.models.target.packed_llama import PackedLlama
+from c2t.models.target.packed_model import PackedModel
 from c2t.models.target.target import Target
 from c2t.policies import Eagle2
 from tests.toys import FAMILIES, SIZES, language_model, randomise
@@ -155,7 +155,7 @@ def test_what_changes_nothing_stays_packed() -> None:
     assert any(layer._forward_hooks for layer in model.model.layers)
     assert target.packed is not None
     model.set_attn_implementation("eager")
-    assert PackedLlama.serves(model)
+    assert PackedModel.serves(model)
 
 
 REFUSED: dict[str, tuple[Change, str]] = {

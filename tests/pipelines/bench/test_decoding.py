@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from c2t.costs.statistics import Statistics
 from c2t.errors import InputError
-from c2t.kernels.llama_layer import Kind, works
+from c2t.kernels.decoder_layers import Kind, works
 from c2t.policies import Plain
 from c2t.policies.spec import describe
 from c2t.sampling import Sampling

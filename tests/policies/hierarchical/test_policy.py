@@ -11,7 +11,7 @@ from c2t.batching import BatchDecoder
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step, cut
 from c2t.errors import InputError
-from c2t.kernels.llama_layer import Kind, works
+from c2t.kernels.decoder_layers import Kind, works
 from c2t.kernels.rescored import RescoredMatrix
 from c2t.models.drafts.block import BlockDraft, BlockHead
 from c2t.models.drafts.oov_tokens import OutOfVocabulary

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from c2t.kernels import llama_layer
-from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import (
+from c2t.kernels import decoder_layers
+from c2t.kernels.decoder_layers import (
     BLOCK,
     GROUP,
     Kind,
@@ -25,13 +24,14 @@ from c2t.kernels.llama_layer import (
     packable,
     to_int8,
 )
+from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.native import kernels
 from c2t.models.target.rotations import Rotations
 from tests.rounding import assert_same_sums, assert_within, dot_bound, growth
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 
-KINDS = llama_layer.works()  # not every processor has products in bf16, or of bytes
+KINDS = decoder_layers.works()  # not every processor has products in bf16, or of bytes
 PRODUCTS_IN_BF16 = [kind for kind in KINDS if kind > Kind.BF16_STORED]
 # What a matrix is, and the dtype of the keys and values beside it.
 CACHED = [(kind, torch.float32) for kind in KINDS] + [
@@ -161,8 +161,8 @@ def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
 
 def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> LlamaDecoderLayer:
     """A layer that is packed so; whether that pays here does not count."""
-    monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: kind)
-    monkeypatch.setattr(llama_layer, "rounds", lambda inputs: kind in ROUNDED)
+    monkeypatch.setattr(decoder_layers, "fastest_in_bf16", lambda: kind)
+    monkeypatch.setattr(decoder_layers, "rounds", lambda inputs: kind in ROUNDED)
     layer = layer_of(read=read, wide=kind in ROUNDED)
     if kind == Kind.FP32:  # weights that bf16 cannot hold
         for parameter in layer.parameters():
@@ -346,7 +346,7 @@ def test_bytes_do_not_hide_what_is_no_number(wrong: float, kind: Kind) -> None:
 
 @pytest.mark.parametrize("works", [True, False])
 def test_only_what_can_be_rounded_is(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_layer, "works", lambda: [Kind.INT8, Kind.BF16_STORED] if works else [Kind.BF16_STORED])
+    monkeypatch.setattr(decoder_layers, "works", lambda: [Kind.INT8, Kind.BF16_STORED] if works else [Kind.BF16_STORED])
     weight = torch.randn(40, 128)
     assert Kind.of(weight) == Kind.FP32
     assert Kind.of(weight, rounded=True) == (Kind.INT8 if works else Kind.FP32)
@@ -371,7 +371,7 @@ def test_matrices_of_any_number_of_outputs(shape: tuple[int, ...], outputs: int,
 
 @pytest.mark.parametrize("fastest", [Kind.BF16_STORED, Kind.BF16, Kind.BF16_AMX])
 def test_the_dtype_of_the_weights_chooses_the_arithmetic(fastest: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_layer, "fastest_in_bf16", lambda: fastest)
+    monkeypatch.setattr(decoder_layers, "fastest_in_bf16", lambda: fastest)
     weight = torch.randn(40, 64)
     assert Kind.of(weight) == Kind.FP32
     assert Kind.of(weight.bfloat16().float()) == Kind.BF16_STORED
@@ -395,10 +395,10 @@ def test_the_processor_decides_how_it_multiplies(
 ) -> None:
     known = {"best_kind": max(kinds), "has_int8": Kind.INT8 in kinds, "dpbf16_is_faster": dpbf16_is_faster}
     found = SimpleNamespace(**{name: lambda value=value: value for name, value in known.items()})
-    monkeypatch.setattr(llama_layer, "kernels", lambda: found)
-    assert llama_layer.fastest_in_bf16() == fastest
-    assert llama_layer.bf16_is_faster() == (fastest > Kind.BF16_STORED)
-    assert llama_layer.int8_is_fastest() == int8_is_fastest
+    monkeypatch.setattr(decoder_layers, "kernels", lambda: found)
+    assert decoder_layers.fastest_in_bf16() == fastest
+    assert decoder_layers.bf16_is_faster() == (fastest > Kind.BF16_STORED)
+    assert decoder_layers.int8_is_fastest() == int8_is_fastest
 
 
 def test_bf16_vectors_are_faster_on_amds_processors_alone() -> None:
@@ -408,14 +408,14 @@ def test_bf16_vectors_are_faster_on_amds_processors_alone() -> None:
 
 def test_no_clock_decides_about_arithmetic() -> None:
     """On a busy machine it would decide otherwise now and then, and results would not fit their own continuation."""
-    sources = Path(llama_layer.__file__).parent.glob("*.py")
+    sources = Path(decoder_layers.__file__).parent.glob("*.py")
     assert not [path.name for path in sources if re.search(r"^(import|from) time\b", path.read_text(), re.MULTILINE)]
 
 
 def test_without_kernels_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_layer, "kernels", lambda: None)
-    assert llama_layer.fastest_in_bf16() == Kind.BF16_STORED
-    assert not llama_layer.int8_is_fastest()
+    monkeypatch.setattr(decoder_layers, "kernels", lambda: None)
+    assert decoder_layers.fastest_in_bf16() == Kind.BF16_STORED
+    assert not decoder_layers.int8_is_fastest()
 
 
 def test_the_default_dtype_of_torch_changes_nothing() -> None:
@@ -497,7 +497,7 @@ def test_embedding_and_state_are_normalised(read: tuple[Tensor, Tensor, Tensor])
 
 
 def test_both_sides_of_every_step_are_known() -> None:
-    found = llama_layer.edges(33)
+    found = decoder_layers.edges(33)
     assert {6, 7, 12, 13, 14, 15, 16, 17, 28, 29, 32, 33} <= found
     assert max(found) == 33
     assert not found & {1, 8, 22, 34}

@@ -10,8 +10,8 @@ from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config,
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from c2t.errors import InputError
-from c2t.kernels import llama_layer
-from c2t.kernels.llama_layer import Kind, PackedMatrix
+from c2t.kernels import decoder_layers
+from c2t.kernels.decoder_layers import Kind, PackedMatrix
 from c2t.kernels.native import kernels
 from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.drafts.eagle3 import Eagle3Head, Eagle3Variant
@@ -19,8 +19,8 @@ from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.drafts.medusa import MedusaDraft, MedusaHead
 from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.packed_heads import packed
-from c2t.models.target import packed_llama
-from c2t.models.target.packed_llama import PackedLlama
+from c2t.models.target import packed_model
+from c2t.models.target.packed_model import PackedModel
 from c2t.models.target.target import Target
 from c2t.policies import Eagle2, Plain
 from c2t.tree import Tree
@@ -41,7 +41,7 @@ SIZES = {
     "max_position_embeddings": 256,
 }
 WHOLE = {**SIZES, "intermediate_size": 128}  # all matrices have whole blocks of inputs, as 8 bits want them
-BYTES_WORK = Kind.INT8 in llama_layer.works()
+BYTES_WORK = Kind.INT8 in decoder_layers.works()
 needs_bytes = pytest.mark.skipif(not BYTES_WORK, reason="this processor has no products of bytes")
 # Three layers of some 500 roundings each in sequence, whose errors those after them enlarge at most 100-fold.
 NETWORK = 100 * growth(1500)
@@ -202,9 +202,9 @@ def test_what_is_not_served() -> None:
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     others = [LlamaConfig(**SIZES, rope_parameters=dynamic), LlamaConfig(**{**SIZES, "head_dim": 24}), gelu]
     others += [Qwen2Config(**SIZES), GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2)]
-    assert PackedLlama.serves(language_model(llama).float())
-    assert not PackedLlama.serves(language_model(llama).double())
-    assert not any(PackedLlama.serves(language_model(config).float()) for config in others)
+    assert PackedModel.serves(language_model(llama).float())
+    assert not PackedModel.serves(language_model(llama).double())
+    assert not any(PackedModel.serves(language_model(config).float()) for config in others)
     for head in (EagleHead(llama), Eagle3Head(llama, VOCABULARY)):
         head.embed_tokens = nn.Embedding(VOCABULARY, SIZES["hidden_size"])
         assert packed(head.float(), False) is not None
@@ -249,7 +249,7 @@ def test_what_cannot_be_rounded_is_refused(config: PreTrainedConfig, reason: str
 
 
 def test_without_products_of_bytes_no_target_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_llama, "works", lambda: [Kind.BF16_STORED])
+    monkeypatch.setattr(packed_model, "works", lambda: [Kind.BF16_STORED])
     with pytest.raises(InputError, match="AVX-512 VNNI"):
         Target(language_model(LlamaConfig(**WHOLE)).float(), rounded=True)
 
@@ -266,7 +266,7 @@ def test_a_rounded_target_never_computes_in_another_type() -> None:
 
 
 def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_llama, "packable", lambda *_: False)
+    monkeypatch.setattr(packed_model, "packable", lambda *_: False)
     assert target_of(torch.float32).session().packed is None
 
 

@@ -1,4 +1,4 @@
-"""Llama on a CPU as `c2t.kernels.llama_layer` runs it: decoder layers, and a target made of them.
+"""Llama on a CPU as `c2t.kernels.decoder_layers` runs it: decoder layers, and a target made of them.
 
 transformers' modules keep the weights; these are snapshots of them for decoding. `c2t.models.target.stock` lists what
 the modules have to be."""
@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from c2t.caches.pool import KVPool
 from c2t.caches.ragged import Ragged
+from c2t.kernels.decoder_layers import Kind, PackedLayers, PackedNorm, Sight, packable, rounds, works
 from c2t.kernels.layer_buffers import LayerBuffers
-from c2t.kernels.llama_layer import Kind, PackedLayers, PackedNorm, Sight, packable, rounds, works
 from c2t.models.target.layers import layers_of
 from c2t.models.target.rotations import Rotations
 from c2t.models.target.stock import is_stock
@@ -58,7 +58,7 @@ class Decoder:
         return x
 
 
-class PackedLlama:
+class PackedModel:
     """A target of the Llama family; `serves` says which models have this form. rounded: in 8 bits; `why_not_rounded`
     says which models can be."""
 

@@ -11,7 +11,7 @@
    on the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree
    equal those of plain decoding bit for bit.
 
-   Every matrix is stored in panels of 2 W output columns (see `PackedMatrix` in llama_layer.py). While a panel's
+   Every matrix is stored in panels of 2 W output columns (see `PackedMatrix` in decoder_layers.py). While a panel's
    column vectors pass through the registers once, up to 14 rows (6 without AVX-512, 32 in tiles) take them along:
    that many cost little more than one.
 
@@ -36,7 +36,7 @@
 
 typedef float pair[2 * W];
 
-/* See `Kind` in llama_layer.py. */
+/* See `Kind` in decoder_layers.py. */
 enum { INT4, INT8, FP32, BF16_STORED, BF16, BF16_AMX };
 #define INT8_INPUTS(kind) ((kind) <= INT8) /* inputs are in 8 bits */
 
@@ -612,7 +612,7 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
    layer's queries, keys and values (rows, (heads + 2 kv_heads) dim), if they are not made from x; they are turned in
    place. taps: where the inputs of each layer go, and the last one's outputs; each may be NULL. threads: torch's
    number, since its OpenMP may be another one than this file's. Returns 1 if a position is not known. */
-int llama_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
+int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
                  const sight *s, float *room, float *const *taps, int threads) {
     for (long r = 0; r < rows; r++)
         if (t->position[r] < 0 || t->position[r] >= t->positions) return 1;

@@ -40,7 +40,7 @@ def panel() -> int:
 
 
 class Kind(IntEnum):
-    """How a matrix is stored and multiplied, see llama_layer.c.
+    """How a matrix is stored and multiplied, see decoder_layers.c.
 
     BF16_STORED: weights in bf16, products in float32. BF16: weights in bf16 and inputs rounded to bf16, in products of
     two (AVX512-BF16). BF16_AMX: the same in products of 32. INT8: weights in 8 bits with a scale for each output, times
@@ -166,7 +166,7 @@ def to_int8(weight: Float[Tensor, "O I"]) -> tuple[UInt8[Tensor, "O I"], Float[T
 
 def to_int4(weight: Float[Tensor, "O I"], width: int) -> UInt8[Tensor, "P G n"]:
     """Return a matrix rounded to 4 bits, in panels of `width` outputs: for each GROUP of inputs the outputs' scales and
-    the numbers that 0 stands for, in fp16, then the weights, two to a byte (see llama_layer.c)."""
+    the numbers that 0 stands for, in fp16, then the weights, two to a byte (see decoder_layers.c)."""
     made, room = [], torch.finfo(torch.half)
     for part in weight.view(-1, 2, width // 2, weight.shape[1] // GROUP, GROUP).split(max(1, ROUNDED_ROWS // width)):
         panels = part.float().transpose(2, 3)
@@ -331,7 +331,7 @@ class PackedLayers:
         turned = structs.rotations(*pointers((*turns, positions), (real, real, whole)), len(turns[0]))
         states, first = pointer(x, real), None if read is None else pointer(read, real)
         stack = (self.structs, len(self), states, first, turned, len(x))
-        if kernels().llama_layers(*stack, cache, seen, pointer(room, real), ctypes.addressof(taps), threads):
+        if kernels().decoder_layers(*stack, cache, seen, pointer(room, real), ctypes.addressof(taps), threads):
             raise IndexError(f"a state at a position that is not among the {len(turns[0])} known ones")
 
 
