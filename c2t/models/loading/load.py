@@ -14,7 +14,7 @@ from c2t.kernels.device import checked_device
 from c2t.models.drafts.session import BaseDraft
 from c2t.models.loading.eagle_checkpoint import fetch
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint
-from c2t.models.loading.load_target import DEFAULT, Dtype, load_target, load_tokenizer
+from c2t.models.loading.load_target import DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
 from c2t.models.loading.names import PLACES, TAPS, DraftName, kind_of, parse, parts, place_in, place_of
 from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
 from c2t.models.target import gguf_target
@@ -50,7 +50,7 @@ class Pair:
     @property
     def dtype(self) -> str:
         """Name of the target's data type, as the command line has it."""
-        return "int8" if self.target.rounded else str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
+        return self.target.rounded_to or str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
 
     @property
     def marks(self) -> dict[str, str]:
@@ -78,11 +78,12 @@ def load_pair(
     EAGLE-3 head reads, where its config does not say it clearly. dtype: by default the checkpoint's; on a CPU, without
     device_map, what `default_dtype` says if the draft has no model or an EAGLE layer, which is rounded to 8 bits then
     where that is faster, else float32. torch.int8: a Llama's layers and LM head, and an EAGLE layer, are computed in 8
-    bits. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the Python code
-    that comes with the files of target and draft, which are refused without it if they ask for that. tensor_parallel:
-    split the target over the processes of torchrun (`c2t.models.target.tensor_parallel`); each has a whole draft. The
-    target of smollm2 is converted from its package the first time. Warns of a head that was trained for other weights
-    of the target. Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
+    bits; torch.int4: the target's layers in 4 bits, and its LM head except for the largest logits. device_map: spreads
+    a large target over devices as in transformers. trust_remote_code: run the Python code that comes with the files of
+    target and draft, which are refused without it if they ask for that. tensor_parallel: split the target over the
+    processes of torchrun (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is
+    converted from its package the first time. Warns of a head that was trained for other weights of the target. Raises
+    InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     for name, reference in (("pair", pair), ("target", target), ("draft", draft)):
         check_kind(name, reference, PLACES, "a name, a folder or a Hub id")
@@ -197,12 +198,15 @@ def _arithmetic(
     device_map: str | dict | None,
     tensor_parallel: bool,
 ) -> _Arithmetic:
-    """Return what a pair with this draft is computed in; InputError for int8 on other machines than one CPU."""
+    """Return what a pair with this draft is computed in; InputError for int8 or int4 on other machines than one CPU."""
     eagle = kind.eagle_layer(folder)
-    if dtype == torch.int8:
+    if dtype in ROUNDED:
         if device.type != "cpu" or device_map is not None or tensor_parallel:
-            raise InputError("int8 is computed on one CPU: choose it, without --device-map and --tp, or another dtype")
-        return _Arithmetic(torch.int8, torch.float32, eagle)
+            name = ROUNDED[dtype]
+            raise InputError(
+                f"{name} is computed on one CPU: choose it, without --device-map and --tp, or another dtype"
+            )
+        return _Arithmetic(dtype, torch.float32, eagle)
     if dtype is None and device.type == "cpu" and device_map is None:
         if (eagle or kind.part is None) and not tensor_parallel:
             return _Arithmetic(DEFAULT, torch.float32, eagle and int8_is_fastest())

@@ -82,13 +82,14 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
 
 
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
-@pytest.mark.parametrize("draft", ["eagle", "eagle3", "lm"])
-def test_a_pair_in_int8_writes_one_text_with_a_tree_and_without(draft: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("draft", "dtype"), [("eagle", "int8"), ("eagle", "int4"), ("eagle3", "int8"), ("lm", "int4")])
+def test_a_rounded_pair_writes_one_text_with_a_tree_and_without(draft: str, dtype: str, tmp_path: Path) -> None:
     """It names itself so, since costs and results are kept by that, and what torch computes is in float32."""
-    pair = load_pair("tiny", draft=saved(draft, tmp_path) if draft == "eagle3" else draft, dtype=torch.int8)
+    pair = load_pair("tiny", draft=saved(draft, tmp_path) if draft == "eagle3" else draft, dtype=getattr(torch, dtype))
     assert pair.target.rounded
+    assert pair.target.int4 == (dtype == "int4")
     assert pair.rounded == (draft != "lm")
-    assert pair.dtype == pair.arithmetic == "int8"
+    assert pair.dtype == pair.arithmetic == dtype
     assert pair.target.model.dtype == torch.float32
     prompts = [[5, 7, 11], [40, 3, 9, 9, 100]]
     texts = [run(pair.target, pair.draft, policy, prompts, new=24)[0] for policy in (Plain(), JointThreshold(0.05))]
@@ -96,9 +97,10 @@ def test_a_pair_in_int8_writes_one_text_with_a_tree_and_without(draft: str, tmp_
 
 
 @pytest.mark.parametrize("where", [{"device_map": "cpu"}, {"tensor_parallel": True}])
-def test_int8_is_for_whole_targets_on_a_cpu(where: dict) -> None:
-    with pytest.raises(InputError, match="int8 is computed on one CPU: choose it, without --device-map"):
-        load_pair("tiny", dtype=torch.int8, **where)
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_rounded_targets_are_whole_and_on_a_cpu(dtype: str, where: dict) -> None:
+    with pytest.raises(InputError, match=f"{dtype} is computed on one CPU: choose it, without --device-map"):
+        load_pair("tiny", dtype=getattr(torch, dtype), **where)
 
 
 def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> None:
