@@ -17,7 +17,8 @@ from c2t.models.target.target import Target
 from c2t.models.target.tensor_parallel import distributed_config, gather_shared
 
 Dtype = torch.dtype | str
-ROUNDED = {torch.int8: "int8", torch.int4: "int4"}  # dtypes that a Llama's weights are rounded to, on a CPU
+# Dtypes that a Llama's weights are rounded to, on a CPU.
+ROUNDED = {torch.int8: "int8", torch.int4: "int4"}  # type: ignore[attr-defined]
 DEFAULT = "default"  # dtype of a target that `default_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 
@@ -69,7 +70,7 @@ def load_target(
             how = "c2t's kernels compute in float32, on weights that stay in bf16"
         warnings.warn(f"{source}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
     placed = model if device_map or tensor_parallel else model.to(device)
-    return Target(placed, rounded=dtype in ROUNDED, int4=dtype == torch.int4)
+    return Target(placed, rounded=dtype in ROUNDED, int4=ROUNDED.get(dtype) == "int4")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from c2t.models.loading import load, load_target
 from c2t.models.loading.fingerprint import fingerprint, weights_fingerprint
 from c2t.models.loading.load import load_draft, load_pair, with_ngrams
 from c2t.models.loading.names import DRAFTS, check_draft, kind_of
+from c2t.models.loading.own_model import default_draft
 from c2t.models.target import gguf_target
 from c2t.models.wrappers.ngrams import ALONE, NgramDraft
 from c2t.policies import Eagle2, JointThreshold, Plain
@@ -180,11 +181,26 @@ def test_a_draft_that_is_none_is_named(draft: str | Path, reason: str, pair_fold
 def test_a_target_or_pair_that_is_none_is_named(pair_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no target is called 'nobody'; known: .*toy"):
         load_pair("nobody")
-    for draft in (None, "lm"):
-        with pytest.raises(InputError, match="needs a draft"):
-            load_pair(target=pair_folder / "target", draft=draft)
+    with pytest.raises(InputError, match="needs a draft"):
+        load_pair(target=pair_folder / "target", draft="lm")
+    with pytest.raises(InputError, match="both name the target: leave one out"):
+        load_pair(pair_folder / "target", target=pair_folder / "target")
     with pytest.raises(InputError, match="cannot be loaded"):
         load_pair(target=tmp_path, draft=pair_folder / "draft")
+
+
+def test_a_model_of_ones_own_needs_no_draft(pair_folder: Path) -> None:
+    """A string with a separator, a path, and `target` name the same model; the draft copies from the text."""
+    place = pair_folder / "target"
+    for pair in (load_pair(str(place)), load_pair(place), load_pair(target=place)):
+        assert (pair.name, pair.sources["target"][0]) == ("target", str(place))
+        assert (pair.sources["draft"][0], pair.draft.has_ngrams) == ("lookup+ngrams", True)
+
+
+def test_a_model_of_the_hub_gets_its_published_head() -> None:
+    assert default_draft("Qwen/Qwen3-4B") == ("AngelSlim/Qwen3-4B_eagle3", "a published head of this model", "qwen3-4b")
+    assert default_draft("lmsys/vicuna-13b-v1.3").pair == "vicuna-13b-eagle3"
+    assert default_draft("my/llama").draft == "lookup"
 
 
 @pytest.mark.parametrize(
