@@ -42,11 +42,12 @@ def load(models: Models, tensor_parallel: bool = False) -> Pair:
     if models.device_map:
         options["device"] = None
     options["dtype"] = getattr(torch, models.dtype) if models.dtype else None
+    loaded = load_pair(options.pop("pair"), **options, tensor_parallel=tensor_parallel)
     pair, target = pair_and_target(models.pair, models.target)
     if pair is None and target and models.draft is None:
         choice = default_draft(target)
         terminal.say(f"draft: {choice.draft} ({choice.reason})", error=True)
-    return load_pair(options.pop("pair"), **options, tensor_parallel=tensor_parallel)
+    return loaded
 
 
 def typed(models: Models) -> str:
