@@ -17,6 +17,7 @@ from transformers import (
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
+    Olmo3Config,
     Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
@@ -24,6 +25,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
@@ -73,7 +75,9 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "gemma3": Gemma3TextConfig(**SIZES, **KINDS, head_dim=12, query_pre_attn_scalar=10),
     "phi3": Phi3Config(**SIZES, sliding_window=WINDOW),
     "phi3-longrope": Phi3Config(**SIZES, original_max_position_embeddings=64, rope_parameters=LONG),
+    "smollm3": SmolLM3Config(**SIZES, no_rope_layers=[1, 0]),
     "olmo2": Olmo2Config(**SIZES),
+    "olmo3": Olmo3Config(**SIZES, **KINDS),
     "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, **NO_TOKENS),
 }
 

@@ -1,13 +1,14 @@
-"""Llama's decoder layers on a CPU, in C: sums in float32, on weights that stay in bf16 where they are exactly that.
+"""Decoder layers of Llama and its relatives on a CPU, in C: sums in float32, on weights that stay in bf16 where they
+are exactly that.
 
 What it computes for a token does not depend on which other tokens are in the same forward, so a verified tree and plain
 decoding give the same logits bit for bit. A matrix is stored in panels of 2 x `lanes` output columns, in which one pass
-serves up to 14 rows, or 32 in the tiles of processors that have them (`python -m pipelines.bench forward`). The twin in
-torch is transformers' `LlamaDecoderLayer`.
+serves up to 14 rows, or 32 in the tiles of processors that have them (`python -m pipelines.bench forward`). The
+twins in torch are transformers' decoder layers; `c2t.models.target.families` says where these keep their weights.
 """
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -214,20 +215,24 @@ class PackedReader:
 class Sight(NamedTuple):
     """Slots of the cache that each of R tokens sees: prefix[r] ones, at most `longest`, from first[r] on, and those of
     the next m slots that the mask selects; at least one in all. Tokens of one text stand together, with the same first
-    slot and prefix."""
+    slot and prefix.
+
+    windowed: the mask in layers with a window; of the prefix, whose slots are a text's first positions, they see the
+    last ones. None where no layer has a window.
+    """
 
     first: Int[Tensor, " R"]
     prefix: Int[Tensor, " R"]
     mask: Bool[Tensor, "R m"]
     longest: int
+    windowed: Bool[Tensor, "R m"] | None = None
 
 
 class PackedNorm:
-    """Llama's norm."""
+    """A norm by the root of the mean square. offset: what is added to the weights."""
 
-    def __init__(self, module: nn.Module):
-        weight: Tensor = module.weight
-        self.weight, self.epsilon = weight.detach().float().contiguous(), float(module.variance_epsilon)
+    def __init__(self, weight: Float[Tensor, " H"], epsilon: float, offset: float = 0.0):
+        self.weight, self.epsilon = (weight.detach().float() + offset).contiguous(), epsilon
 
     def __call__(self, x: Float[Tensor, "*R H"]) -> Float[Tensor, "*R H"]:
         """Return the rows normalised; x is in float32."""
@@ -238,28 +243,70 @@ class PackedNorm:
         return out
 
 
-class PackedLayers:
-    """Decoder layers of one shape, of modules with Llama's parts; without an input norm where that is `nn.Identity`.
+class Weights(NamedTuple):
+    """Weights of a linear map and, if it has one, its bias."""
 
-    rounded, int4: see `Kind.of`. width: floats of room that a state needs.
+    weight: Float[Tensor, "O I"]
+    bias: Float[Tensor, " O"] | None = None
+
+
+class LayerParts(NamedTuple):
+    """Weights and numbers of a decoder layer.
+
+    reading: queries, keys and values, one after the other, in one map or in several. Weights of norms are None where
+    the layer has none: read_norm and norm are of what attention and the MLP read, out_norm and down_norm of what they
+    add, query_norm and key_norm of each head's numbers, or of all heads' together. offset: added to norms' weights.
+    scale: of the scores. window: positions that a token sees, its own included; 0 for all. table: which of the tables
+    of rotations turns queries and keys; -1 for none. gelu: GELU by tanh in the MLP instead of SiLU.
     """
 
-    def __init__(
-        self,
-        layers: Iterable[nn.Module],
-        heads: int,
-        kv_heads: int,
-        dim: int,
-        rounded: bool = False,
-        int4: bool = False,
-    ):
-        self.heads, self.kv_heads, self.dim, self.rounded, self.int4 = heads, kv_heads, dim, rounded, int4
+    reading: tuple[Weights, ...]
+    out: Weights
+    gate: Weights
+    up: Weights
+    down: Weights
+    read_norm: Float[Tensor, " H"] | None
+    norm: Float[Tensor, " H"] | None
+    out_norm: Float[Tensor, " H"] | None
+    down_norm: Float[Tensor, " H"] | None
+    query_norm: Float[Tensor, " n"] | None
+    key_norm: Float[Tensor, " m"] | None
+    heads: int
+    kv_heads: int
+    dim: int
+    epsilon: float
+    scale: float
+    offset: float = 0.0
+    window: int = 0
+    table: int = 0
+    gelu: bool = False
+
+    @property
+    def linears(self) -> tuple[Weights, ...]:
+        return *self.reading, self.out, self.gate, self.up, self.down
+
+    @property
+    def norms(self) -> tuple[Tensor | None, ...]:
+        """The weights of norms, in the order of the structure in C."""
+        return self.read_norm, self.norm, self.out_norm, self.down_norm, self.query_norm, self.key_norm
+
+
+class PackedLayers:
+    """Decoder layers of one shape, and with one window where they have any.
+
+    rounded, int4: see `Kind.of`. width: floats of room that a state needs. window: of the layers that have one, else 0.
+    """
+
+    def __init__(self, layers: Iterable[LayerParts], rounded: bool = False, int4: bool = False):
+        self.rounded, self.int4, self.window = rounded, int4, 0
         self._packed_parts: list[Any] = []  # which the structures point to
         made = [self._packed(layer) for layer in layers]
         self.reads: PackedMatrix = self._packed_parts[0]  # the first layer's projections to queries, keys and values
         self.structs = (structs.layer * len(made))(*made)
-        inner = made[0].gate.outputs
-        self.width = made[0].out.outputs + max((heads + 2 * kv_heads) * dim, inner) + heads * dim
+        first = made[0]
+        self.heads, self.kv_heads, self.dim = first.heads, first.kv_heads, first.dim
+        every_head = (self.heads + 2 * self.kv_heads) * self.dim
+        self.width = first.out.outputs + max(every_head, first.gate.outputs) + self.heads * self.dim
 
     def __len__(self) -> int:
         return len(self.structs)
@@ -269,29 +316,27 @@ class PackedLayers:
         """Return the dtype of keys and values that goes with the layers' products."""
         return torch.bfloat16 if self.structs[0].qkv.kind >= Kind.BF16 else torch.float32
 
-    def _packed(self, layer: nn.Module) -> ctypes.Structure:
-        attention, mlp = _parts(layer)
-        reading = (attention.q_proj, attention.k_proj, attention.v_proj)
-        biased = reading[0].bias is not None
-        joined = torch.cat([linear.weight for linear in reading])
-        weights = [(joined, torch.cat([linear.bias for linear in reading]) if biased else None)]
-        others = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-        weights += [(linear.weight, linear.bias) for linear in others]
+    def _packed(self, layer: LayerParts) -> ctypes.Structure:
+        biased = layer.reading[0].bias is not None
+        joined = torch.cat([linear.weight for linear in layer.reading])
+        weights = [(joined, torch.cat([linear.bias for linear in layer.reading]) if biased else None)]
+        weights += [layer.out, layer.gate, layer.up, layer.down]
         matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded, self.int4)) for weight, bias in weights]
-        read = None if isinstance(layer.input_layernorm, nn.Identity) else PackedNorm(layer.input_layernorm)
-        norm = PackedNorm(layer.post_attention_layernorm)
-        self._packed_parts += [*matrices, read, norm]
+        norms = [None if norm is None else PackedNorm(norm, layer.epsilon, layer.offset) for norm in layer.norms]
+        self._packed_parts += [*matrices, *norms]
+        self.window = max(self.window, layer.window)
         return structs.layer(
             *(matrix.struct for matrix in matrices),
-            pointer(read.weight, torch.float32) if read else None,
-            pointer(norm.weight, torch.float32),
-            *(self.heads, self.kv_heads, self.dim, norm.epsilon),
+            *(None if norm is None else pointer(norm.weight, torch.float32) for norm in norms),
+            *(layer.dim if norm is None else len(norm.weight) for norm in norms[-2:]),
+            *(layer.heads, layer.kv_heads, layer.dim, layer.window, layer.table, layer.gelu),
+            *(layer.epsilon, layer.scale),
         )
 
     def __call__(
         self,
         x: Float[Tensor, "R H"],
-        turns: tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]],
+        turns: Sequence[tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]]],
         positions: Int[Tensor, " R"],
         buffers: LayerBuffers,
         slots: Int[Tensor, " R"],
@@ -302,9 +347,9 @@ class PackedLayers:
     ) -> None:
         """Replace R states by the last layer's outputs.
 
-        turns: cosines and sines of all positions below P, for half of a head's dimensions; IndexError for a state that
-        stands at none of these. buffers: keys and values of each layer, to which the states' own are written, in
-        slots[r] + offset. `slots` and `sight` count from a buffer's first slot, in its first head.
+        turns: tables of cosines and sines of all positions below P, for half of the dimensions that turn; IndexError
+        for a state that stands at none of these. buffers: keys and values of each layer, to which the states' own are
+        written, in slots[r] + offset. `slots` and `sight` count from a buffer's first slot, in its first head.
         The inputs of the layers that are keys of `tapped` become its values, (1, R, H); the number of layers stands for
         the outputs. read: queries, keys and values of the first layer, if they are not made from x; they are changed.
         """
@@ -316,6 +361,7 @@ class PackedLayers:
         assert len(buffers) == len(self)
         assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "what reads more than states needs `read`"
         assert read is None or read.shape == (len(x), self.reads.struct.outputs)
+        assert not self.window or sight.windowed is not None
         taps = (ctypes.c_void_p * (len(self) + 1))()
         for number in tapped:
             tapped[number] = tap = torch.empty_like(x[None])
@@ -323,39 +369,45 @@ class PackedLayers:
         cache = structs.cache(
             ctypes.addressof(buffers.addresses), strides[0], strides[-3], pointer(slots, whole), offset, is_bf16
         )
-        visible = [column.contiguous() for column in sight[:3]]
-        tree_slots = visible[2].shape[1]
-        seen = structs.sight(*pointers(visible, (whole, whole, torch.bool)), tree_slots, sight.longest)
+        mask = sight.mask if sight.windowed is None else sight.windowed
+        visible = [column.contiguous() for column in (*sight[:3], mask)]
+        tree_slots = mask.shape[1]
+        seen = structs.sight(*pointers(visible, (whole, whole, torch.bool, torch.bool)), tree_slots, sight.longest)
         lanes = panel() // 2
         room = x.new_empty(len(x) * self.width + threads * lanes * (sight.longest + tree_slots + lanes))
-        turned = structs.rotations(*pointers((*turns, positions), (real, real, whole)), len(turns[0]))
+        tables = (structs.rotations * len(turns))(
+            *((*pointers(table, (real, real)), table[0].shape[1], len(table[0])) for table in turns)
+        )
         states, first = pointer(x, real), None if read is None else pointer(read, real)
-        stack = (self.structs, len(self), states, first, turned, len(x))
+        stack = (self.structs, len(self), states, first, tables, pointer(positions, whole), len(x))
         if kernels().decoder_layers(*stack, cache, seen, pointer(room, real), ctypes.addressof(taps), threads):
-            raise IndexError(f"a state at a position that is not among the {len(turns[0])} known ones")
+            raise IndexError(f"a state at a position that is not among the {len(turns[0][0])} known ones")
 
 
-def packable(layer: nn.Module, dim: int) -> bool:
-    """Return True if the kernels are there and have the layer's shape: matrices as its config says, dimensions in whole
-    panels, weights all in bf16 or all in float32, on a CPU."""
+def packable(layer: LayerParts, halves: Sequence[int]) -> bool:
+    """Return True if the kernels are there and have the layer's shape: matrices and norms of one width, dimensions in
+    whole panels, weights all in bf16 or all in float32, on a CPU. halves: columns of each table of rotations."""
     if kernels() is None:
         return False
-    attention, mlp = _parts(layer)
-    linears = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
-    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
-    if any(type(linear) is not nn.Linear for linear in linears):
-        return False
-    kinds = {(linear.weight.device.type, linear.weight.dtype) for linear in linears}
+    kinds = {(linear.weight.device.type, linear.weight.dtype) for linear in layer.linears}
     if len(kinds) > 1 or not kinds <= {("cpu", torch.float32), ("cpu", torch.bfloat16)}:
         return False
-    query, key, value, out, gate, up, (hidden, inner) = (tuple(linear.weight.shape) for linear in linears)
-    config, read = attention.config, query[1]
-    queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
-    expected = ((queries, read), (keys, read), (keys, read), (hidden, queries), (inner, hidden), (inner, hidden))
-    if (query, key, value, out, gate, up) != expected or len({linear.bias is None for linear in linears[:3]}) > 1:
+    hidden, inner = layer.down.weight.shape
+    read, dim = layer.reading[0].weight.shape[1], layer.dim
+    queries, keys = layer.heads * dim, layer.kv_heads * dim
+    if any(linear.weight.shape[1] != read for linear in layer.reading):
         return False
-    return all(size % panel() == 0 for size in (dim, hidden, inner))
-
-
-def _parts(layer: nn.Module) -> tuple[Any, Any]:
-    return layer.self_attn, layer.mlp
+    outputs = tuple(len(linear.weight) for linear in layer.reading)
+    shapes = tuple(tuple(linear.weight.shape) for linear in (layer.out, layer.gate, layer.up))
+    if outputs not in ((queries, keys, keys), (queries + 2 * keys,)):
+        return False
+    if shapes != ((hidden, queries), (inner, hidden), (inner, hidden)):
+        return False
+    if len({linear.bias is None for linear in layer.reading}) > 1:
+        return False
+    widths = [{hidden}] * 4 + [{dim, queries}, {dim, keys}]
+    sized = zip(layer.norms, widths, strict=True)
+    if any(norm is not None and (norm.dim() != 1 or len(norm) not in width) for norm, width in sized):
+        return False
+    half = halves[layer.table] if layer.table >= 0 else 0
+    return all(size % panel() == 0 for size in (dim, hidden, inner, 2 * half)) and 2 * half <= dim

@@ -77,7 +77,7 @@ COUNTED = "+ngrams, best weight"
 PARTS: dict[str, Callable[[], str]] = {
     **{f"policies-{kind}": partial(policies, kind) for kind in ("fixed", "grown", "sampled", "wrapping")},
     "platforms": platforms.machines,
-    "families": platforms.families,
+    "families": platforms.targets,
     "pairs-eagle-1": partial(heads.pairs, "EAGLE-1"),
     "pairs-eagle-3": partial(heads.pairs, "EAGLE-3"),
     "heads-qwen3-gpt-oss": partial(heads.others, ("Qwen3", "gpt-oss")),

@@ -26,6 +26,7 @@ from c2t.kernels.decoder_layers import (
 )
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.native import kernels
+from c2t.models.target.families import FAMILIES
 from c2t.models.target.rotations import Rotations
 from tests.rounding import assert_same_sums, assert_within, dot_bound, growth
 
@@ -38,6 +39,7 @@ CACHED = [(kind, torch.float32) for kind in KINDS] + [
     (kind, torch.bfloat16) for kind in KINDS if PRODUCTS_IN_BF16 and kind not in (Kind.FP32, Kind.BF16_STORED)
 ]  # an int4 form in bytes shares the target's
 ROUNDED = (Kind.INT4, Kind.INT8)
+LLAMA = FAMILIES["llama"]
 needs_bytes = pytest.mark.skipif(Kind.INT8 not in KINDS, reason="this processor has no products of bytes")
 HIDDEN, HEADS, KV_HEADS, DIM, INNER = 96, 6, 2, 32, 160
 WIDE, WIDE_INNER = 192, 256  # whole blocks of inputs, for bytes
@@ -67,6 +69,10 @@ def layer_of(
     return layer.requires_grad_(False).eval()
 
 
+def packed_of(layer: LlamaDecoderLayer, rounded: bool = False, int4: bool = False) -> PackedLayers:
+    return PackedLayers([LLAMA.parts(layer)], rounded, int4)
+
+
 def inputs(
     rows: int, n: int, prefix: int, wide: bool = False, kv_heads: int = KV_HEADS, dim: int = DIM
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -94,11 +100,11 @@ def packed_output(
     sight = Sight(first.flatten(), torch.zeros(rows * n, dtype=torch.long), mask.flatten(0, 1), 0)
     places = (first + slots - n + torch.arange(n)).flatten()
     x, buffer = x.flatten(0, 1).clone(), buffer.contiguous()
-    turns = Rotations(rotary(dim), dim).below(int(positions.max()) + 1)
+    turns = Rotations(rotary(dim).inv_freq).below(int(positions.max()) + 1)
     turned = positions.flatten().clone()
     if last is not None:
         turned[-1] = last
-    layers(x, turns, turned, LayerBuffers([buffer]), places, sight, {})
+    layers(x, [turns], turned, LayerBuffers([buffer]), places, sight, {})
     return x.unflatten(0, positions.shape)
 
 
@@ -130,7 +136,7 @@ def exact_output(
 def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias: bool, read: bool) -> None:
     layer = layer_of(bias=bias, read=read)
     x, positions, mask, buffer = inputs(rows, n, prefix)
-    found = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), x, positions, mask, buffer.clone())
+    found = packed_output(packed_of(layer), x, positions, mask, buffer.clone())
     exact = exact_output(layer, x, positions, mask, buffer, prefix)
     assert_within(found, exact, LAYER * exact.abs().max())
 
@@ -156,7 +162,7 @@ def test_a_position_beyond_the_table_of_rotations_is_refused() -> None:
     x, positions, mask, buffer = inputs(1, 2, 3)
     for position in (-1, 10**6):
         with pytest.raises(IndexError, match="known ones"):
-            packed_output(PackedLayers([layer_of()], HEADS, KV_HEADS, DIM), x, positions, mask, buffer, position)
+            packed_output(packed_of(layer_of()), x, positions, mask, buffer, position)
 
 
 def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> LlamaDecoderLayer:
@@ -171,7 +177,7 @@ def layer_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> 
 
 
 def packed_as(kind: Kind, monkeypatch: pytest.MonkeyPatch, read: bool = True) -> PackedLayers:
-    return PackedLayers([layer_as(kind, monkeypatch, read)], HEADS, KV_HEADS, DIM, True, kind == Kind.INT4)
+    return packed_of(layer_as(kind, monkeypatch, read), True, kind == Kind.INT4)
 
 
 @pytest.mark.parametrize(("kind", "cached"), CACHED)
@@ -209,7 +215,7 @@ def test_a_text_alone_has_the_same_bits_however_its_queries_are_shared_out(
     dtype: torch.dtype, kv_heads: int, dim: int
 ) -> None:
     """Over threads, and in groups of every size: one to 31 tokens, with two to six queries for a head of keys."""
-    packed = PackedLayers([layer_of(kv_heads=kv_heads, dim=dim).to(dtype)], HEADS, kv_heads, dim)
+    packed = packed_of(layer_of(kv_heads=kv_heads, dim=dim).to(dtype))
     before = torch.get_num_threads()
     for n in (1, 2, 3, 4, 5, 7, 12, 31):
         x, positions, mask, buffer = inputs(1, n, 20, kv_heads=kv_heads, dim=dim)
@@ -421,10 +427,10 @@ def test_without_kernels_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_default_dtype_of_torch_changes_nothing() -> None:
     """Functions in C write float32, whatever else a program computes in."""
     layer, given = layer_of(), inputs(2, 5, 16)
-    wanted = packed_output(PackedLayers([layer], HEADS, KV_HEADS, DIM), *given)
+    wanted = packed_output(packed_of(layer), *given)
     torch.set_default_dtype(torch.float64)
     try:
-        packed = PackedLayers([layer], HEADS, KV_HEADS, DIM)
+        packed = packed_of(layer)
         matrix = PackedMatrix(layer.self_attn.q_proj.weight)
         assert torch.equal(packed_output(packed, *given), wanted)
         assert matrix(given[0]).dtype == torch.float32
@@ -445,16 +451,20 @@ def test_weights_that_bf16_holds_give_the_bits_of_float32() -> None:
 def test_norm() -> None:
     x = 3 * torch.randn(5, HIDDEN)
     exact = layer_of().input_layernorm.double()(x.double())
-    assert_within(PackedNorm(layer_of().input_layernorm)(x), exact, growth(HIDDEN + 8) * exact.abs())
+    assert_within(LLAMA.norm(layer_of().input_layernorm)(x), exact, growth(HIDDEN + 8) * exact.abs())
 
 
 def test_what_the_kernels_cannot_run_is_left_to_torch() -> None:
     layer = layer_of()
-    assert packable(layer, DIM)
-    assert not packable(layer, DIM + 1)
-    assert not packable(layer_of().double(), DIM)
-    layer.mlp.down_proj = nn.Sequential(layer.mlp.down_proj)
-    assert not packable(layer, DIM)
+    parts, half = LLAMA.parts(layer), DIM // 2
+    assert packable(parts, [half])
+    assert not packable(parts, [half + 1])
+    assert not packable(parts, [DIM])
+    changed = {"dim": DIM // 2, "up": parts.down, "read_norm": torch.ones(HIDDEN + 1), "query_norm": torch.ones(HIDDEN)}
+    assert not any(packable(parts._replace(**{name: value}), [half]) for name, value in changed.items())
+    assert packable(parts._replace(query_norm=torch.ones(DIM)), [half])
+    assert packable(parts._replace(table=-1), [])
+    assert not packable(LLAMA.parts(layer_of().double()), [half])
 
 
 TOKENS = torch.tensor([8, 0, 3, 3, 5])
@@ -488,9 +498,7 @@ def test_embedding_and_state_are_normalised(read: tuple[Tensor, Tensor, Tensor])
     weight, table, states = read
     matrix, norms = PackedMatrix(weight), []
     for _ in range(2):
-        norm = nn.RMSNorm(HIDDEN, eps=0.5)
-        norm.weight.data, norm.variance_epsilon = torch.randn(HIDDEN), norm.eps
-        norms.append(PackedNorm(norm))
+        norms.append(PackedNorm(torch.randn(HIDDEN), 0.5))
     found = PackedReader(matrix, (norms[0], norms[1]))(table, TOKENS, states)
     assert found.equal(matrix(torch.cat([norms[0](table[TOKENS].float()), norms[1](states)], -1)))
     assert not found.equal(PackedReader(matrix)(table, TOKENS, states))

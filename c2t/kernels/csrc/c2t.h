@@ -15,11 +15,17 @@ typedef struct {
     long kind;
 } matrix;
 
+/* A decoder layer: matrices, and weights of norms, each NULL where a layer has none. read_norm, norm: of what attention
+   and the MLP read. out_norm, down_norm: of what they add. query_norm, key_norm: of so many (`span`) numbers of the
+   queries and keys at a time. window: of positions, the token's own included, that it sees; 0 for all. table: which of
+   the rotations turns queries and keys; -1 for none. gelu: GELU by tanh instead of SiLU. scale: of the scores. */
 typedef struct {
     matrix qkv, out, gate, up, down;
-    const float *read_norm, *norm; /* weights; read_norm is NULL in a layer that reads its input as it is */
+    const float *read_norm, *norm, *out_norm, *down_norm, *query_norm, *key_norm;
+    long query_span, key_span;
     long heads, kv_heads, dim;
-    float epsilon;
+    long window, table, gelu;
+    float epsilon, scale;
 } layer;
 
 /* Maps a token's embedding and a state, concatenated, to the inputs of a head's layers: an EAGLE-1/2 head's fc, or the
@@ -39,18 +45,18 @@ typedef struct {
     long is_bf16; /* the numbers are bf16, which needs instructions for that; else float32 */
 } cache;
 
-/* Cosines and sines of so many positions, for half of a head's dimensions, and the position of each token. */
+/* Cosines and sines of so many positions, `half` of each: a head's first 2 * half dimensions turn, the others stay. */
 typedef struct {
     const float *cosine, *sine;
-    const int64_t *position;
-    long positions;
+    long half, positions;
 } rotations;
 
 /* The cache's slots that tokens see: prefix[r] from first[r] on, and those of the next `slots` that the mask, (rows,
-   slots) bytes, selects. The rows of a text, whose first slots are the same, stand together. */
+   slots) bytes, selects. The rows of a text, whose first slots are the same, stand together. A layer with a window sees
+   the last ones of the prefix, whose slots are its positions, and what the mask `windowed` selects. */
 typedef struct {
     const int64_t *first, *prefix;
-    const uint8_t *mask;
+    const uint8_t *mask, *windowed;
     long slots, longest; /* longest: prefix */
 } sight;
 
@@ -205,8 +211,9 @@ long follow(const int64_t *lengths, const int64_t *count, long rows, long steps,
 long lay_out(const uint8_t *real, long rows, long n, const layout *out);
 
 /* decoder_layers.c */
-int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
-                 const sight *s, float *room, float *const *taps, int threads);
+int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *tables,
+                   const int64_t *position, long rows, const cache *c, const sight *s, float *room, float *const *taps,
+                   int threads);
 void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads);
 int read_both(const reader *how, const void *table, long embeddings, int is_bf16, const int64_t *token,
               const float *states, long rows, float *room, float *y, int threads);

@@ -1,4 +1,4 @@
-/* Llama's decoder layers for the few rows of a tree, or of a prompt, on a CPU.
+/* Decoder layers, of Llama and its relatives, for the few rows of a tree, or of a prompt, on a CPU.
 
    Weights are float32 or bf16, all sums are float32. Products are float32, too, or, where the processor has an
    instruction for it and the caller asks, those of bf16 weights and inputs rounded to bf16: twice as many at a time,
@@ -306,12 +306,20 @@ static void gate_and_up(const layer *l, const void *x, long rows, void *y) {
         multiply(&l->up, p, x, from, to - from, part, parts, up);
         for (long r = from; r < to; r++)
             for (long i = 0; i < 2 * W; i += W) {
-                vector g = AT(gate[r - from] + i);
-                vector product = g / (1.0f + exponential(-g)) * AT(up[r - from] + i);
+                vector g = AT(gate[r - from] + i), power = g;
+                if (l->gelu) power = g * (1.5957691216f + 0.0713548162726f * g * g); /* 0.5 (1 + tanh) is a sigmoid */
+                vector product = g / (1.0f + exponential(-power)) * AT(up[r - from] + i);
                 put(y, r * l->gate.outputs + p * 2 * W + i, product, l->down.kind);
             }
     }
     barrier_wait();
+}
+
+/* What brings `width` numbers to the norm's size. */
+static inline float norm_scale(const float *x, long width, float epsilon) {
+    vector squares = {0};
+    for (long i = 0; i < width; i += W) squares += READ(x + i) * READ(x + i);
+    return 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
 }
 
 /* y: inputs of a matrix of this kind. */
@@ -319,13 +327,30 @@ static void normalise(const float *x, const float *weight, float epsilon, long r
 #pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) {
         const float *from = x + r * width;
-        vector squares = {0};
-        for (long i = 0; i < width; i += W) squares += READ(from + i) * READ(from + i);
-        float scale = 1.0f / __builtin_sqrtf(total(squares) / width + epsilon);
+        float scale = norm_scale(from, width, epsilon);
         for (long i = 0; i < width; i += W) put(y, r * width + i, READ(from + i) * scale * READ(weight + i), kind);
         if (INT8_INPUTS(kind)) round_to_int8(input_at(y, r * width, kind), width);
     }
     barrier_wait();
+}
+
+/* x += y, normalised. */
+static void add_normalised(const float *y, const float *weight, float epsilon, long rows, long width, float *x) {
+#pragma omp for schedule(static) nowait
+    for (long r = 0; r < rows; r++) {
+        const float *from = y + r * width;
+        float scale = norm_scale(from, width, epsilon);
+        for (long i = 0; i < width; i += W) AT(x + r * width + i) += READ(from + i) * scale * READ(weight + i);
+    }
+    barrier_wait();
+}
+
+/* A row's queries or keys in place, `span` numbers at a time. */
+static inline void normalise_spans(float *x, long width, const float *weight, float epsilon, long span) {
+    for (float *end = x + width; x < end; x += span) {
+        float scale = norm_scale(x, span, epsilon);
+        for (long i = 0; i < span; i += W) AT(x + i) = READ(x + i) * scale * READ(weight + i);
+    }
 }
 
 /* Round inputs that several threads have put. */
@@ -336,42 +361,47 @@ static void round_rows(const matrix *m, void *x, long rows) {
     barrier_wait();
 }
 
-/* Turn queries (in place) and keys, and put keys and values into the cache. cosine, sine: (rows, dim / 2). */
-static void turn(const layer *l, float *qkv, const rotations *t, long rows, void *keys, const cache *c) {
-    long dim = l->dim, half = dim / 2, heads = l->heads + 2 * l->kv_heads;
+/* Turn queries (in place) and keys, normalised or not, and put keys and values into the cache. t: NULL to turn none. */
+static void turn(const layer *l, float *qkv, const rotations *t, const int64_t *position, long rows, void *keys,
+                 const cache *c) {
+    long dim = l->dim, heads = l->heads + 2 * l->kv_heads, turned = l->heads + l->kv_heads;
 #pragma omp for schedule(static) nowait
-    for (long r = 0; r < rows; r++)
+    for (long r = 0; r < rows; r++) {
+        float *row = qkv + r * heads * dim;
+        if (l->query_norm) normalise_spans(row, l->heads * dim, l->query_norm, l->epsilon, l->query_span);
+        if (l->key_norm)
+            normalise_spans(row + l->heads * dim, l->kv_heads * dim, l->key_norm, l->epsilon, l->key_span);
         for (long h = 0; h < heads; h++) {
-            float *from = qkv + (r * heads + h) * dim;
+            float *from = row + h * dim;
             void *to = from;
-            long kind = FP32;
+            long kind = FP32, half = t && h < turned ? t->half : 0;
             if (h >= l->heads) {
                 long head = (h - l->heads) % l->kv_heads, slot = head * c->head + (c->slot[r] + c->offset) * dim;
                 kind = c->is_bf16 ? BF16 : FP32;
-                to = input_at(keys, (h < l->heads + l->kv_heads ? 0 : c->values) + slot, kind);
+                to = input_at(keys, (h < turned ? 0 : c->values) + slot, kind);
             }
             for (long i = 0; i < half; i += W) {
+                long at = position[r] * half + i;
                 vector a = AT(from + i), b = AT(from + half + i);
-                if (h < l->heads + l->kv_heads) {
-                    long at = t->position[r] * half + i;
-                    vector cos = READ(t->cosine + at), sin = READ(t->sine + at), old = a;
-                    a = a * cos - b * sin;
-                    b = b * cos + old * sin;
-                }
-                put(to, i, a, kind), put(to, half + i, b, kind);
+                vector cos = READ(t->cosine + at), sin = READ(t->sine + at);
+                put(to, i, a * cos - b * sin, kind), put(to, half + i, b * cos + a * sin, kind);
             }
+            for (long i = 2 * half; i < dim && to != from; i += W) put(to, i, READ(from + i), kind);
         }
+    }
     barrier_wait();
 }
 
 /* Queries of tokens of one text, with one key-value head, at most W: where they are, where their outputs go (inputs of
-   a matrix of this kind), and which of the slots after the prefix they see. first: this thread may not have read the
-   head's keys and values before. */
+   a matrix of this kind), from which slot on they see the prefix, and which of the slots after it. first: this thread
+   may not have read the head's keys and values before. scale: of the scores. */
 typedef struct {
     const float *from[W];
     void *to[W];
     const uint8_t *mask[W];
+    long begin[W];
     long count, kind, first;
+    float scale;
 } queries;
 
 /* Where the i-th number of the cache is, and W numbers from there on. */
@@ -480,8 +510,8 @@ static inline __attribute__((always_inline)) void mix(const queries *of, long q,
     if (d < dim) MIX_PART(2);
 }
 
-/* Attention of some queries, rounded as the keys are, over `prefix` slots that all of them see, and those of the next
-   `slots` that their masks select; each sees at least one. The values of the others have weight 0, so they must be
+/* Attention of some queries, rounded as the keys are, over the slots of a prefix from each one's first on, and those of
+   the next `slots` that their masks select; each sees at least one. The values of the others have weight 0, so they must be
    finite: zeros, or an older token's. weights: for each query room for the number of slots rounded up to W. */
 static inline __attribute__((always_inline)) void attend_to(const queries *of, const void *keys, const void *values,
                                                             long prefix, long slots, long dim, const int kind,
@@ -503,9 +533,10 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
     else
 #endif
         score(of, from, keys, values, seen, dim, kind, weights, stride);
-    float scale = 1.0f / __builtin_sqrtf(dim);
+    float scale = of->scale;
     for (long q = 0; q < of->count; q++) {
         float *line = weights + q * stride;
+        for (long j = 0; j < of->begin[q]; j++) line[j] = -INFINITE;
         for (long j = prefix; j < seen; j++)
             if (!of->mask[q][j - prefix]) line[j] = -INFINITE;
         for (long j = seen; j < stride; j++) line[j] = -INFINITE;
@@ -537,7 +568,8 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
 static void attend(const queries *of, const void *keys, const void *values, long prefix, long slots, long dim, long kind,
                    float *weights) {
 #define ATTEND(DIM, KIND) attend_to(of, keys, values, prefix, slots, DIM, KIND, weights)
-#define ATTEND_IN(KIND) dim == 64 ? ATTEND(64, KIND) : dim == 128 ? ATTEND(128, KIND) : ATTEND(dim, KIND)
+#define ATTEND_IN(KIND)                                                                                           \
+    dim == 64 ? ATTEND(64, KIND) : dim == 128 ? ATTEND(128, KIND) : dim == 256 ? ATTEND(256, KIND) : ATTEND(dim, KIND)
     if (kind == BF16_AMX) /* known to the compiler, its loops are straight; so are those of the usual dimensions */
         ATTEND_IN(BF16_AMX);
     else if (kind == BF16)
@@ -559,9 +591,16 @@ static long even_parts(long queries, long heads, long threads) {
     return best;
 }
 
+/* The first slot of the prefix that a token at this position sees. */
+static inline long first_seen(const layer *l, int64_t position, long prefix) {
+    long first = l->window && position >= l->window ? position - l->window + 1 : 0;
+    return first < prefix ? first : prefix;
+}
+
 /* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. */
-static void attention(const layer *l, const float *qkv, const void *keys, long rows, const cache *c, const sight *s,
-                      float *weights, void *y) {
+static void attention(const layer *l, const float *qkv, const int64_t *position, const void *keys, long rows,
+                      const cache *c, const sight *s, float *weights, void *y) {
+    const uint8_t *mask = l->window ? s->windowed : s->mask;
     long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
     long kind = !c->is_bf16 ? FP32 : l->qkv.kind == BF16_AMX ? BF16_AMX : BF16;
     long mine = omp_get_thread_num(), threads = omp_get_num_threads(), item = 0;
@@ -572,16 +611,19 @@ static void attention(const layer *l, const float *qkv, const void *keys, long r
         for (long part = 0; part < parts; part++)
             for (long h = 0; h < l->kv_heads; h++) {
                 if (item++ % threads != mine) continue;
-                queries of = {.count = 0, .kind = l->out.kind, .first = part < threads};
+                queries of = {.count = 0, .kind = l->out.kind, .first = part < threads, .scale = l->scale};
+                long prefix = s->prefix[from], begin = prefix; /* none of them sees the slots before `begin` */
                 for (long q = part * all / parts; q < (part + 1) * all / parts; q++) {
-                    long r = from + q / group, head = h * group + q % group;
+                    long r = from + q / group, head = h * group + q % group, first = first_seen(l, position[r], prefix);
                     of.from[of.count] = qkv + (r * heads + head) * dim;
                     of.to[of.count] = input_at(y, (r * l->heads + head) * dim, of.kind);
-                    of.mask[of.count++] = s->mask + r * s->slots;
+                    of.begin[of.count] = first, begin = first < begin ? first : begin;
+                    of.mask[of.count++] = mask + r * s->slots;
                 }
-                long at = h * c->head + s->first[from] * dim;
+                for (long q = 0; q < of.count; q++) of.begin[q] -= begin;
+                long at = h * c->head + (s->first[from] + begin) * dim;
                 const void *key = slot(keys, at, kind), *value = slot(keys, at + c->values, kind);
-                attend(&of, key, value, s->prefix[from], s->slots, dim, kind, weights);
+                attend(&of, key, value, prefix - begin, s->slots, dim, kind, weights);
             }
     }
     barrier_wait();
@@ -607,15 +649,37 @@ static void copy(const float *x, long rows, long width, void *y, long kind) {
     barrier_wait();
 }
 
+/* Inputs of a matrix of this kind: a state, normalised if the layer does that. */
+static void read_state(const layer *l, const float *x, const float *norm, long rows, long hidden, void *y, long kind) {
+    if (norm)
+        normalise(x, norm, l->epsilon, rows, hidden, y, kind);
+    else
+        copy(x, rows, hidden, y, kind);
+}
+
+/* x += inputs m' + bias, normalised if the layer does that. room: rows * hidden floats. */
+static void add_output(const layer *l, const matrix *m, void *inputs, const float *norm, long rows, float *room,
+                       float *x) {
+    round_rows(m, inputs, rows);
+    if (!norm) {
+        project_and_add(m, inputs, rows, x);
+        return;
+    }
+    project(m, inputs, rows, room, m->outputs);
+    add_normalised(room, norm, l->epsilon, rows, m->outputs, x);
+}
+
 /* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
    heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. read: the first
    layer's queries, keys and values (rows, (heads + 2 kv_heads) dim), if they are not made from x; they are turned in
    place. taps: where the inputs of each layer go, and the last one's outputs; each may be NULL. threads: torch's
    number, since its OpenMP may be another one than this file's. Returns 1 if a position is not known. */
-int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *t, long rows, const cache *c,
-                 const sight *s, float *room, float *const *taps, int threads) {
-    for (long r = 0; r < rows; r++)
-        if (t->position[r] < 0 || t->position[r] >= t->positions) return 1;
+int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *tables,
+                   const int64_t *position, long rows, const cache *c, const sight *s, float *room, float *const *taps,
+                   int threads) {
+    for (const layer *l = layers; l < layers + count; l++)
+        for (long r = 0; r < rows && l->table >= 0; r++)
+            if (position[r] < 0 || position[r] >= tables[l->table].positions) return 1;
     long hidden = layers->out.outputs, dim = layers->dim, heads = layers->heads + 2 * layers->kv_heads;
     long wide = heads * dim > layers->gate.outputs ? heads * dim : layers->gate.outputs;
     float *normal = room, *joined = normal + rows * hidden, *attended = joined + rows * wide;
@@ -630,20 +694,15 @@ int decoder_layers(const layer *layers, long count, float *x, float *read, const
             float *tap = taps[l - layers], *qkv = l == layers && read ? read : joined;
             if (tap) copy(x, rows, hidden, tap, FP32);
             if (qkv == joined) {
-                if (l->read_norm)
-                    normalise(x, l->read_norm, l->epsilon, rows, hidden, normal, l->qkv.kind);
-                else
-                    copy(x, rows, hidden, normal, l->qkv.kind);
+                read_state(l, x, l->read_norm, rows, hidden, normal, l->qkv.kind);
                 project(&l->qkv, normal, rows, qkv, l->qkv.outputs);
             }
-            turn(l, qkv, t, rows, keys, c);
-            attention(l, qkv, keys, rows, c, s, mine, attended);
-            round_rows(&l->out, attended, rows);
-            project_and_add(&l->out, attended, rows, x);
-            normalise(x, l->norm, l->epsilon, rows, hidden, normal, l->gate.kind);
+            turn(l, qkv, l->table < 0 ? NULL : tables + l->table, position, rows, keys, c);
+            attention(l, qkv, position, keys, rows, c, s, mine, attended);
+            add_output(l, &l->out, attended, l->out_norm, rows, normal, x);
+            read_state(l, x, l->norm, rows, hidden, normal, l->gate.kind);
             gate_and_up(l, normal, rows, joined);
-            round_rows(&l->down, joined, rows);
-            project_and_add(&l->down, joined, rows, x);
+            add_output(l, &l->down, joined, l->down_norm, rows, normal, x);
         }
         if (taps[count]) copy(x, rows, hidden, taps[count], FP32);
         release_tiles();

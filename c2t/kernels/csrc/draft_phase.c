@@ -192,9 +192,9 @@ static long expand(const head *h, const text *t, const rooms *m, long column, in
         for (long a = at; tree->column[a] >= 0; a = r * tree->slots + tree->parent[a])
             sees[t->text_slots + tree->column[a]] = 1;
     }
-    rotations turns = {t->cosine, t->sine, m->position, t->positions};
+    rotations turns = {t->cosine, t->sine, h->layers->dim / 2, t->positions};
     cache keys = {t->keys, t->values, t->head, m->cache_slot, t->text_slots + column, 0};
-    sight seen = {m->first, m->prefix, m->mask, key_count, 0};
+    sight seen = {m->first, m->prefix, m->mask, m->mask, key_count, 0};
     float *taps[h->count + 1];
     memset(taps, 0, sizeof taps);
     float *read = h->base == JOINED ? 0 : m->read;
@@ -204,7 +204,8 @@ static long expand(const head *h, const text *t, const rooms *m, long column, in
     if (h->base == STATE) memcpy(m->x, m->features, many * size);
     if (h->base == NORMED)
         rms_norm(m->features, h->read.state_norm, h->read.epsilon, many, h->hidden, m->x, threads);
-    if (decoder_layers(h->layers, h->count, m->x, read, &turns, many, &keys, &seen, m->inner, taps, threads)) return -1;
+    if (decoder_layers(h->layers, h->count, m->x, read, &turns, m->position, many, &keys, &seen, m->inner, taps, threads))
+        return -1;
     if (h->norm && h->normed) rms_norm(m->x, h->norm, h->read.epsilon, many, h->hidden, m->x, threads);
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i], entry = 1 + column + i - m->now.begin[r];

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from c2t.models.drafts.eagle import EagleHead
 from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.packing.projection import Projection
-from c2t.models.target.rotations import Rotations
 
 # Layer, queries (B, h, n, D), keys and values (B, k, n, D) of the new tokens -> (B, h, n, D).
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -45,8 +44,8 @@ class FusedEagle:
     @staticmethod
     def serves(head: nn.Module) -> bool:
         """Return True if a head has a fused form: an EAGLE-1/2 head of Llama's own layers, whose rotary frequencies do
-        not depend on the text's length."""
-        return bool(decoder_layers(head)) and isinstance(head, EagleHead) and Rotations.serves(head.rotary)
+        not depend on the length of its table."""
+        return bool(decoder_layers(head)) and isinstance(head, EagleHead) and head.rotary.rope_type != "longrope"
 
     def __init__(self, head: EagleHead):
         self.config, self.embed_tokens, self.fc = head.config, head.embed_tokens, Projection(head.fc)

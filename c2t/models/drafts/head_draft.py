@@ -120,7 +120,7 @@ class EagleSession(DraftSession):
         self.cache.drop()
         for number in range(len(layers)):  # slots of the trees
             self.cache.append(number, self.hidden, rows, layers.kv_heads, phase.entries, layers.dim)
-        rotations = self.packed.decoder.rotations.below(self.cache.length + plan.levels + 1)
+        rotations = self.packed.decoder.rotations[0].below(self.cache.length + plan.levels + 1)
         oov_ids = root.token.new_empty(rows, 0) if self.oov is None else self.oov.ids
         cache = self.cache
         text = RootStates(

@@ -48,11 +48,12 @@ class DraftLM(BaseDraft):
 
 
 class DraftLMSession(DraftSession):
-    """Draft session whose cache holds the committed tokens, the root included."""
+    """Draft session whose cache holds the committed tokens, the root included. On a CPU the model runs in its packed
+    form, if it has one."""
 
     def __init__(self, draft: DraftLM):
         super().__init__(draft.model.num_layers, draft.vocabulary)
-        self.draft = draft
+        self.draft, self.packed = draft, draft.model.packed
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`; the first call also reads the prompt's first token."""
@@ -64,6 +65,8 @@ class DraftLMSession(DraftSession):
     def _forward(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, rows: Ragged) -> Tensor:
         if self.vocabulary is not None:  # a padding token of the target's in a text stands for the model's last one
             tokens = tokens.clamp(max=len(self.vocabulary.tokens) - 1)
+        if self.packed is not None:
+            return self.packed.run_padded(tokens, positions, mask, self.cache, rows)
         return self.draft.model.forward(tokens, positions, mask, self.cache)
 
     def _logits(self, hidden: Tensor) -> Tensor:

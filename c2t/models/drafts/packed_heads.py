@@ -7,14 +7,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.caches.padded import KVCache
-from c2t.caches.ragged import Ragged, cached_if_small, whole
-from c2t.kernels.decoder_layers import Kind, PackedMatrix, PackedNorm, PackedReader, Sight
+from c2t.caches.ragged import Ragged
+from c2t.kernels.decoder_layers import Kind, PackedMatrix, PackedReader
 from c2t.kernels.draft_phase import HeadLayers, ResidualInput
 from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.stock_heads import decoder_layers
+from c2t.models.target.families import FAMILIES
 from c2t.models.target.packed_model import Decoder
 from c2t.models.target.stock import EMBEDDING, is_stock_module
+
+LLAMA = FAMILIES["llama"]  # whose layers heads are made of
 
 
 class PackedHead(ABC):
@@ -42,16 +45,8 @@ class PackedHead(ABC):
         rows: Ragged,
     ) -> Float[Tensor, "B n H"]:
         """See `EagleHead.forward`; only the slots in `rows` are computed."""
-        tokens, features, positions, mask = map(rows.take, (tokens, features, positions, mask))
-        x, read = self._read(tokens, features)
-        batch, new = rows.packed_index.shape
-        layers = self.decoder.layers
-        for number in range(len(layers)):
-            _, begin = cache.append(number, x, batch, layers.kv_heads, new, layers.dim)
-        first, none, slots = slots_of_all(batch, new, cache.step) if rows.full else slots_of(rows, cache.step)
-        sight = Sight(first, none, mask, 0)
-        end = cache.get_seq_length()  # of the longest row
-        hidden = self.decoder(x, positions, slots, sight, cache.buffers, {}, end, begin, read)
+        x, read = self._read(rows.take(tokens), rows.take(features))
+        hidden = self.decoder.run_padded(x, positions, mask, cache, rows, read)
         return rows.back(self.parts.norm(hidden) if self.parts.normed else hidden)
 
     def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
@@ -69,7 +64,8 @@ class PackedEagle(PackedHead):
     """An EAGLE-1/2 head. rounded: in 8 bits, where it can be."""
 
     def __init__(self, head: EagleHead, rounded: bool):
-        self.decoder, reader = Decoder(head.layers, head.rotary, rounded), PackedReader.of(head.fc, rounded)
+        self.decoder = Decoder(LLAMA, head.layers, head.rotary, rounded)
+        reader = PackedReader.of(head.fc, rounded)
         self.parts = HeadLayers(reader, ResidualInput.JOINED, self.decoder.layers, head.embed_tokens.weight)
 
     def _read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, None]:
@@ -81,10 +77,10 @@ class PackedEagle3(PackedHead):
 
     def __init__(self, head: Eagle3Head, rounded: bool):
         first, variant = head.midlayer, head.variant
-        self.decoder = Decoder((first, *head.layers.values()), head.rotary, rounded)
-        layers, norms = self.decoder.layers, (PackedNorm(first.input_layernorm), PackedNorm(first.hidden_norm))
+        self.decoder = Decoder(LLAMA, (first, *head.layers.values()), head.rotary, rounded)
+        layers, norms = self.decoder.layers, (LLAMA.norm(first.input_layernorm), LLAMA.norm(first.hidden_norm))
         base = ResidualInput.NORMED if variant.norm_before_residual else ResidualInput.STATE
-        reader, norm = PackedReader(layers.reads, norms), PackedNorm(head.norm)
+        reader, norm = PackedReader(layers.reads, norms), LLAMA.norm(head.norm)
         self._head, self._fc = head, None
         if variant.taps:
             self._fc = PackedMatrix(head.fc.weight, head.fc.bias, Kind.of(head.fc.weight, rounded))
@@ -105,24 +101,10 @@ def packed(head: Head, rounded: bool) -> PackedHead | None:
     """Return the packed form of a head of decoder layers on a CPU, in bf16 or float32, whose dimensions the kernels
     can run; None for all others."""
     layers = decoder_layers(head)
-    if not layers or not Decoder.serves(layers, head.rotary) or not is_stock_module(head.embed_tokens, EMBEDDING):
+    if not Decoder.serves(LLAMA, layers, head.rotary) or not is_stock_module(head.embed_tokens, EMBEDDING):
         return None
     table = head.embed_tokens.weight
     on_cpu = table.device.type == "cpu" and table.dtype in (torch.float32, torch.bfloat16)
     fits = table.is_contiguous() and table.shape[1] == head.config.hidden_size
     kind = PackedEagle3 if isinstance(head, Eagle3Head) else PackedEagle
     return kind(head, rounded) if on_cpu and fits else None
-
-
-def slots_of(rows: Ragged, step: int) -> tuple[Int[Tensor, " S"], Int[Tensor, " S"], Int[Tensor, " S"]]:
-    """Return for each token its row's first slot, a zero, and its own slot, as if the row's tokens began at the first
-    one. step: slots of a row in all heads."""
-    first = rows.row * step
-    return first, torch.zeros_like(first), first + rows.slot
-
-
-@cached_if_small(64)
-def slots_of_all(batch: int, new: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `slots_of` a batch whose slots are all real."""
-    with torch.inference_mode(False):  # cached for callers in any mode
-        return slots_of(whole(batch, new, torch.device("cpu")), step)

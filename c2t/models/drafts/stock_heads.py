@@ -9,14 +9,15 @@ from torch import nn
 from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.drafts.eagle3 import Eagle3Head, MidLayer
 from c2t.models.target import stock
-from c2t.models.target.stock import LINEAR, LLAMA, LLAMA_ATTENTION, LLAMA_LAYER, LLAMA_MLP, LLAMA_NORM, StockModule
+from c2t.models.target.stock import LINEAR, STOCK, StockModule
 
 _FORWARDS = (EagleHead.forward, Eagle3Head.forward, MidLayer.forward)  # as they were read; MedusaHead has EagleHead's
-FIRST_LAYER = replace(LLAMA_LAYER, parts={**LLAMA_LAYER.parts, "input_layernorm": stock.IDENTITY})
+LLAMA = STOCK["llama"]
+FIRST_LAYER = replace(LLAMA.layer, parts={**LLAMA.layer.parts, "input_layernorm": stock.IDENTITY})
 MIDLAYER = {  # its forward is c2t's own
-    "self_attn": LLAMA_ATTENTION,
-    "mlp": LLAMA_MLP,
-    **dict.fromkeys(("hidden_norm", "input_layernorm", "post_attention_layernorm"), LLAMA_NORM),
+    "self_attn": LLAMA.attention,
+    "mlp": LLAMA.mlp,
+    **dict.fromkeys(("hidden_norm", "input_layernorm", "post_attention_layernorm"), LLAMA.norm),
 }
 
 
@@ -25,16 +26,17 @@ def decoder_layers(head: Head) -> list[nn.Module]:
     one that was changed in anything."""
     if not _is_own(head) or not stock.has_stock_functions(LLAMA, head.config):
         return []
-    parts: list[tuple[Any, StockModule]] = [(head.fc, LINEAR)] if hasattr(head, "fc") else []
+    parts: list[tuple[Any, StockModule]] = [(head.rotary, LLAMA.rotary)]
+    parts += [(head.fc, LINEAR)] if hasattr(head, "fc") else []
     if isinstance(head, Eagle3Head):
         layers = [head.midlayer, *head.layers.values()]
         if not _is_own(head.midlayer):
             return []
         parts += [(getattr(head.midlayer, name), kind) for name, kind in MIDLAYER.items()]
-        parts += [(head.norm, LLAMA_NORM), *((layer, LLAMA_LAYER) for layer in layers[1:])]
+        parts += [(head.norm, LLAMA.norm), *((layer, LLAMA.layer) for layer in layers[1:])]
     else:
         layers = list(head.layers)
-        parts += [(layer, LLAMA_LAYER if number else FIRST_LAYER) for number, layer in enumerate(layers)]
+        parts += [(layer, LLAMA.layer if number else FIRST_LAYER) for number, layer in enumerate(layers)]
     return layers if all(stock.is_stock_module(module, kind, head.config) for module, kind in parts) else []
 
 

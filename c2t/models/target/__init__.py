@@ -1,1 +1,1 @@
-"""Targets: stock causal language models of transformers, and Llamas packed for CPUs."""
+"""Targets: stock causal language models of transformers, and packed forms of most families for CPUs."""

@@ -4,14 +4,15 @@ import torch
 from transformers import AutoConfig
 
 from c2t.kernels.decoder_layers import bf16_is_faster
+from c2t.models.target.families import FAMILIES
 
 
 def default_dtype(source: str, trust_remote_code: bool = False) -> torch.dtype:
-    """Return bf16 for a model of the Llama family whose config says so, if c2t's kernels run it faster than in float32
-    on this processor; float32 for all others, quantised ones among them."""
+    """Return bf16 for a model whose family c2t's kernels run and whose config says so, if they are faster in it than in
+    float32 on this processor; float32 for all others, quantised ones among them."""
     config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     quantised = getattr(config, "quantization_config", None) is not None
-    stored = config.model_type == "llama" and config.dtype == torch.bfloat16 and not quantised
+    stored = config.model_type in FAMILIES and config.dtype == torch.bfloat16 and not quantised
     return torch.bfloat16 if stored and bf16_is_faster() else torch.float32
 
 

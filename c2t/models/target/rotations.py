@@ -2,35 +2,29 @@
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-
-from c2t.models.target.stock import LLAMA_ROTARY, is_stock_module
+from torch import Tensor
 
 
 class Rotations:
     """Cosines and sines of all positions so far asked for; each is computed once, so that it is the same in every
-    forward."""
+    forward. frequencies: of half of the dimensions that turn. scaling: what both are multiplied by."""
 
-    @staticmethod
-    def serves(rotary: nn.Module) -> bool:
-        """Return True for transformers' own module whose frequencies do not depend on the text's length."""
-        return rotary.rope_type in ("default", "linear", "llama3") and is_stock_module(rotary, LLAMA_ROTARY)
-
-    def __init__(self, rotary: nn.Module, dim: int):
-        self._rotary, self._half = rotary, dim // 2
-        self.cosine = self.sine = torch.zeros(0, self._half, dtype=torch.float32, device=rotary.inv_freq.device)
+    def __init__(self, frequencies: Float[Tensor, " h"], scaling: float = 1.0):
+        self._frequencies, self._scaling = frequencies.detach().float(), scaling
+        self.cosine = self.sine = self._frequencies.new_zeros(0, len(frequencies))
 
     def below(self, positions: int) -> tuple[Float[Tensor, "P h"], Float[Tensor, "P h"]]:
-        """Return cosines and sines of at least so many positions, for half of a head's dimensions: the other half turns
-        by the same angles."""
+        """Return cosines and sines of at least so many positions, for half of the dimensions that turn: the other half
+        turns by the same angles."""
         self.reach(positions)
         return self.cosine, self.sine
 
     def reach(self, positions: int) -> None:
         """Extend the table to this number of positions, if it is shorter."""
-        if positions <= len(self.cosine):
+        start = len(self.cosine)
+        if positions <= start:
             return
-        table = torch.arange(max(positions, 2 * len(self.cosine), 1024), device=self.cosine.device)
-        like = torch.zeros(1, dtype=torch.float32, device=table.device)
-        cosine, sine = self._rotary(like, table[None])
-        self.cosine, self.sine = cosine[0, :, : self._half].contiguous(), sine[0, :, : self._half].contiguous()
+        more = torch.arange(start, max(positions, 2 * start, 1024), device=self._frequencies.device)
+        angles = more[:, None].float() * self._frequencies
+        self.cosine = torch.cat([self.cosine, angles.cos() * self._scaling])
+        self.sine = torch.cat([self.sine, angles.sin() * self._scaling])

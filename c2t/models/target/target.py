@@ -37,8 +37,8 @@ from c2t.tree import Tree
 
 # Families for which tests compare a tree's forward with the forward of each path.
 FAMILIES = (
-    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
-    *("gpt_oss", "gemma3_text", "phi3", "olmo2", "gpt2"),
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "smollm3"),
+    *("gpt_oss", "gemma3_text", "phi3", "olmo2", "olmo3", "gpt2"),
 )
 
 
@@ -140,7 +140,8 @@ class Target:
                     "again"
                 )
             return None
-        return self._versions.of(*PackedModel.made_of(self.model))
+        tensors, numbers = PackedModel.made_of(self.model)
+        return self._versions.of(tensors, *numbers)
 
     @property
     def packed(self) -> PackedModel | None:
@@ -339,8 +340,9 @@ class Target:
 class TargetSession:
     """One generation of B rows; the cache holds the committed prefix without the root.
 
-    A forward computes the real slots of all rows as one packed batch. On a CPU a Llama runs in its packed form: it sums
-    in float32 for every dtype of weights. A token's logits then have the same bits in a tree and in plain decoding.
+    A forward computes the real slots of all rows as one packed batch. On a CPU most families run in their packed form:
+    it sums in float32 for every dtype of weights. A token's logits then have the same bits in a tree and in plain
+    decoding.
     """
 
     def __init__(self, target: Target):

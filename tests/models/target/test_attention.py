@@ -80,7 +80,7 @@ def test_logits_are_those_of_sdpa(family: str, monkeypatch: pytest.MonkeyPatch) 
     # two trees, two layers, of which one or both may have a window
     both, none = [WINDOW, WINDOW], [None, None]
     sliding = {"mistral": both, "mixtral": both, "phi3": both}
-    sliding |= {"qwen2-sliding": [None, WINDOW], "gemma3": [WINDOW, None]}
+    sliding |= {"qwen2-sliding": [None, WINDOW], "gemma3": [WINDOW, None], "olmo3": [WINDOW, None]}
     assert windows == 2 * sliding.get(family, none)
 
 

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from c2t.errors import InputError
@@ -40,6 +40,7 @@ SIZES = {
     "head_dim": 32,
     "max_position_embeddings": 256,
 }
+GPT2 = GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2)
 WHOLE = {**SIZES, "intermediate_size": 128}  # all matrices have whole blocks of inputs, as 8 bits want them
 BYTES_WORK = Kind.INT8 in decoder_layers.works()
 needs_bytes = pytest.mark.skipif(not BYTES_WORK, reason="this processor has no products of bytes")
@@ -201,7 +202,7 @@ def test_what_is_not_served() -> None:
     llama, gelu = LlamaConfig(**SIZES), LlamaConfig(**SIZES, hidden_act="gelu")
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     others = [LlamaConfig(**SIZES, rope_parameters=dynamic), LlamaConfig(**{**SIZES, "head_dim": 24}), gelu]
-    others += [Qwen2Config(**SIZES), GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2)]
+    others += [GPT2, Gemma3TextConfig(**SIZES, use_bidirectional_attention=True)]
     assert PackedModel.serves(language_model(llama).float())
     assert not PackedModel.serves(language_model(llama).double())
     assert not any(PackedModel.serves(language_model(config).float()) for config in others)
@@ -236,7 +237,7 @@ def test_a_rounded_target_is_nearly_the_model() -> None:
     [
         (LlamaConfig(**SIZES), "some of its matrices have 96 inputs, no multiple of 64"),
         (LlamaConfig(**WHOLE, hidden_act="gelu"), "not this llama"),
-        (Qwen2Config(**WHOLE), "not this qwen2"),
+        (GPT2, "not this gpt2"),
         (LlamaConfig(**WHOLE), "its LM head is a Sequential"),
     ],
 )

@@ -33,6 +33,7 @@ from tests.toys import FAMILIES, SIZES, language_model, randomise
 
 needs_kernels = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 CONFIG = LlamaConfig(**{**SIZES, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2})
+SERVED = {name: config.model_type for name, config in FAMILIES.items() if config.model_type in stock.STOCK}
 TREE = Eagle2(K=3, levels=4, N=12)
 PROMPT = {"inputs": torch.tensor([[2, 3, 4, 5, 6, 7, 8, 9, 10]]), "max_new_tokens": 20, "do_sample": False}
 Change = Callable[[PreTrainedModel, pytest.MonkeyPatch], Any]
@@ -270,5 +271,43 @@ def test_frequencies_of_a_head_are_packed_anew() -> None:
 
 def test_every_part_that_was_read_is_there() -> None:
     """So that a new version of transformers does not quietly take the packed form from everybody."""
-    assert stock.is_stock(model_of())
-    assert set(stock.FAMILIES) == {"llama"}
+    for family in SERVED:
+        assert stock.is_stock(language_model(copy.deepcopy(FAMILIES[family]))), family
+    assert set(SERVED.values()) == set(stock.STOCK)
+
+
+PARTS = ("norm", "rotary", "attention", "mlp", "layer", "model")
+# Numbers that some family's attention reads, and others that it shall not have.
+NUMBERS = {"scaling": 0.02, "head_dim": 4, "sliding_window": 5, "use_rope": 2, "num_key_value_heads": 3}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("family", SERVED)
+def test_a_changed_part_of_a_family_is_noticed(family: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = language_model(copy.deepcopy(FAMILIES[family]))
+    name = getattr(stock.STOCK[SERVED[family]], part).name.rpartition(".")[2]
+    kind = next(type(module) for module in model.modules() if type(module).__name__ == name)
+    patched(kind, lambda out: out)(model, monkeypatch)
+    assert not stock.is_stock(model)
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_changed_numbers_of_a_family_are_noticed(family: str) -> None:
+    for name in (name for name in NUMBERS if name in stock.STOCK[SERVED[family]].attention.numbers):
+        model = language_model(copy.deepcopy(FAMILIES[family]))
+        setattr(model.base_model.layers[1].self_attn, name, NUMBERS[name])
+        assert not stock.is_stock(model), name
+    model = language_model(copy.deepcopy(FAMILIES[family]))
+    for name in stock.STOCK[SERVED[family]].rotary.numbers:
+        if name.endswith("scaling"):
+            setattr(model.base_model.rotary_emb, name, 2.0)
+    assert not stock.is_stock(model)
+
+
+def test_another_gelu_is_noticed() -> None:
+    model = language_model(copy.deepcopy(FAMILIES["gemma3"]))
+    act = model.base_model.layers[0].mlp.act_fn
+    act.act = functools.partial(nn.functional.gelu, approximate="none")
+    assert not stock.is_stock(model)
+    act.act = act._gelu_tanh_python
+    assert not stock.is_stock(model)
