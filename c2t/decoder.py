@@ -21,6 +21,7 @@ from c2t.decoding import Step, cut
 from c2t.errors import InputError, check_kind, check_truth, check_whole
 from c2t.models.loading.chat_templates import conversation
 from c2t.models.loading.load import Pair, load_pair
+from c2t.models.loading.own_model import pair_and_target
 from c2t.models.target.target import Target
 from c2t.output import tree_repr
 from c2t.policies.budget import Budget
@@ -101,7 +102,7 @@ class SpeculativeDecoder:
     @classmethod
     def from_pretrained(
         cls,
-        pair: str | None = None,
+        pair: str | Path | None = None,
         *,
         target: str | Path | None = None,
         draft: str | Path | None = None,
@@ -113,7 +114,7 @@ class SpeculativeDecoder:
         budget: int | str | Path | None = None,
         trust_remote_code: bool = False,
     ) -> "SpeculativeDecoder":
-        """Load a pair (see `load_pair`) and return its decoder.
+        """Load a pair or a model of one's own (see `load_pair`), and return its decoder.
 
         The policy defaults to `default_policy`: the one that the pair names, C2T with the pair's classifier, or a
         threshold on the joint probability, which needs no training.
@@ -129,9 +130,8 @@ class SpeculativeDecoder:
         )
         if policy is None:
             learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)
-            policy = parse(
-                default_policy("" if pair is None and target else loaded.name), lambda name=loaded.name: learned(name)
-            )
+            name = "" if pair_and_target(pair, target)[0] is None else loaded.name
+            policy = parse(default_policy(name), lambda name=loaded.name: learned(name))
         return cls(loaded, policy, graph_tokens, budget)
 
     def warm_up(self, rows: int = 1) -> None:

@@ -248,7 +248,7 @@ def bench(
     terminal.table(*reports.bench_table(result))
     terminal.say(reports.bench_remarks(result))
     if tuned:
-        terminal.say(_predicted_and_measured(entry, result))
+        terminal.say(_then_and_now(entry, result))
     configuration = benchmark.configuration(pair, settings, files, classifier or pair.name)
     terminal.result(json, "bench", benchmark.figures(result), configuration)
 
@@ -314,13 +314,13 @@ def _check_tuned_with(entry: tuning.Tuned, reference: str | None) -> None:
         )
 
 
-def _predicted_and_measured(entry: tuning.Tuned, result: benchmark.Bench) -> str:
-    """Say what was predicted of the tuned policy, and what this run measured."""
+def _then_and_now(entry: tuning.Tuned, result: benchmark.Bench) -> str:
+    """Say what c2t tune measured of the policy, and what this run measured."""
     row = next(row for row in result.rows if row.policy == entry.policy)
     measured = f"{row.tokens_per_second:.0f} measured" if row.tokens_per_second else "not measured (--timed 0)"
     return (
-        f"tuned: {row.label}, {entry.predicted:.0f} tokens/s predicted, {measured}; predicted at "
-        f"T = {entry.settings['temperature']:g} on the prompts of c2t tune, without the prompts' own forwards"
+        f"tuned: {row.label}, {entry.speed:.0f} tokens/s in c2t tune, {measured} here; there at "
+        f"T = {entry.settings['temperature']:g} on other prompts, without the prompts' own forwards"
     )
 
 

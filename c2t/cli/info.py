@@ -89,7 +89,7 @@ def _pair(name: str) -> list[Facts]:
     default = "bfloat16 for a Llama stored in it with a head on an EAGLE layer or with lookup, else float32"
     default = default if bf16_is_faster() else "float32"
     default += ", heads with an EAGLE layer rounded to 8 bits" * int8_is_fastest()
-    more = ", such as int8 for a Llama" * (Kind.INT8 in works())
+    more = ", such as int8 and int4 for a Llama" * (Kind.INT8 in works())
     loads = f"on this CPU {default}; elsewhere the target's dtype; --dtype chooses another{more}"
     return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
 

@@ -71,18 +71,21 @@ def _output(help: str, *names: str, **more: Any) -> Any:
 PairName = Annotated[
     str | None,
     _models(
-        "Use the target and the draft of this pair, such as smollm2 or tiny (docs/heads.md: the Hub's).",
+        "Use this model: a folder, a Hub id, a .gguf file, or a pair of target and draft, such as smollm2 or tiny "
+        "(docs/heads.md: the Hub's).",
+        "--model",
+        "-m",
         "--pair",
         show_default=DEFAULT_PAIR,
         parser=a_name,
-        metavar="NAME",
+        metavar="MODEL",
     ),
 ]
 Target = Annotated[
     str | None,
     _models(
-        "Use this target, the model that generates the text: a folder or Hub id.",
-        show_default="the target of --pair",
+        "Use this target, the model that generates the text: a folder, a Hub id or a .gguf file.",
+        show_default="the target of --model",
         parser=a_name,
         metavar="PLACE",
     ),
@@ -96,7 +99,7 @@ Draft = Annotated[
         f"{NGRAMS} to it (or {NGRAMS}=WEIGHT) to mix its guesses with what followed the same tokens earlier in the "
         f"text; before that {CONDITIONED}, to condition "
         "a parallel draft (medusa) on the tokens before.",
-        show_default="the draft of --pair",
+        show_default="the draft of --model, else the one that suits it",
         parser=a_name,
         metavar="PLACE",
     ),
@@ -120,9 +123,9 @@ Device = Annotated[
     ),
 ]
 Dtype = Annotated[
-    Literal["float64", "float32", "bfloat16", "float16", "int8"] | None,
+    Literal["float64", "float32", "bfloat16", "float16", "int8", "int4"] | None,
     _models(
-        "Data type of target and draft: float64, float32, bfloat16, float16, or int8 for a Llama on a CPU.",
+        "Data type of target and draft: float64, float32, bfloat16, float16, or int8 and int4 for a Llama on a CPU.",
         metavar="TYPE",
         show_default="the checkpoint's; on a CPU see c2t info",
     ),

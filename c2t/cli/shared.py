@@ -16,8 +16,10 @@ from c2t.cli.options import Models
 from c2t.costs.store import costs_of
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair, load_pair
+from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.models.target.tensor_parallel import local_device
 from c2t.policies.default import FALLBACK, policy_of_pair
+from c2t.policies.default import default_policy as default_policy_of
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import parse
 from c2t.protocols import Policy
@@ -40,7 +42,23 @@ def load(models: Models, tensor_parallel: bool = False) -> Pair:
     if models.device_map:
         options["device"] = None
     options["dtype"] = getattr(torch, models.dtype) if models.dtype else None
-    return load_pair(options.pop("pair"), **options, tensor_parallel=tensor_parallel)
+    loaded = load_pair(options.pop("pair"), **options, tensor_parallel=tensor_parallel)
+    pair, target = pair_and_target(models.pair, models.target)
+    if pair is None and target and models.draft is None:
+        choice = default_draft(target)
+        terminal.say(f"draft: {choice.draft} ({choice.reason})", error=True)
+    return loaded
+
+
+def typed(models: Models) -> str:
+    """Return the options that load these models, as they are typed, each with a space after it."""
+    names = {"pair": "--model", "device_map": "--device-map", "trust_remote_code": "--trust-remote-code"}
+    words = ""
+    for name, value in models._asdict().items():
+        if value:
+            option = names.get(name, f"--{name}")
+            words += f"{option} " if value is True else f"{option} {shlex.quote(str(value))} "
+    return words
 
 
 def pool(address: str | None, workers: int, make: Callable[[], Pair], device: str | None) -> AbstractContextManager:
@@ -127,7 +145,10 @@ def default_policy(pair: Pair, reference: str | None, for_server: bool = False) 
     for_server: a budget over that policy, since trees that are profitable for one request may cost time for many; only
     where there are prompts to measure its costs on.
     """
-    spec = (None if reference else policy_of_pair(pair.name)) or available(pair, reference, ["c2t"])[0]
+    spec = None if reference else policy_of_pair(pair.name)
+    if spec is None:
+        named = reference or pair.name in checkpoints.names_with("target")
+        spec = available(pair, reference, ["c2t"])[0] if named else default_policy_of(pair.name)
     if not for_server or not checkpoints.prompts_of(pair.name, "harvest"):
         return spec
     return "budget" if spec == "c2t" else f"budget:of={spec}"

@@ -1,6 +1,7 @@
 """The command that finds the fastest policy on this machine: tune."""
 
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,26 +9,23 @@ import typer
 
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
-from c2t.cli.reports import TAU
 from c2t.costs.store import costs_of, measure_and_store
 from c2t.errors import InputError
-from c2t.models.target.packed_model import PackedModel
+from c2t.models.loading.load import Pair
 from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.output.progress import progress_bar
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, split
 from c2t.protocols import Policy
-from c2t.replay.prompts import default_prompts
+from c2t.replay.prompts import timing_prompts
 from c2t.storage.results import check_place
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned
 from c2t.study import engine_flags
 from c2t.study.evaluate import room
-from c2t.verification.compatibility import live_only
+from c2t.verification.compatibility import check_compatible, live_only
 
 TUNE = tuning.TuneSettings()
-SHOWN = (1, 8, 16, 32, 64, 128)  # tokens of the forwards whose costs are reported
-FIGURES = ("label", "predicted", "predicted_there", "measured", "corrected", "ngrams")
 
 
 @o.with_models
@@ -46,15 +44,8 @@ def tune(
         int, typer.Option(help="Prompts to decode together; the choice is for this batch size.")
     ] = TUNE.batch,
     limit: Annotated[
-        int | None, typer.Option(help="Prompts to count tau and gamma on.", show_default="16, or 3 batches")
+        int | None, typer.Option(help="Prompts that the last candidates decode.", show_default="16, or 3 batches")
     ] = TUNE.limit,
-    repeats: Annotated[int, typer.Option(help="Times to run each forward; the median time counts.")] = TUNE.repeats,
-    timed: Annotated[
-        int, typer.Option(help="Batches to decode with the best predictions, of which the fastest is chosen.")
-    ] = TUNE.timed,
-    compared: Annotated[
-        int, typer.Option(help="Number of best policies to decode those batches with, besides the best of each kind.")
-    ] = TUNE.compared,
     ngrams: Annotated[
         bool,
         typer.Option(
@@ -62,12 +53,15 @@ def tune(
             help="Try every policy a second time with +ngrams in the draft, which --tuned uses if that was faster.",
         ),
     ] = TUNE.ngrams,
+    minutes: Annotated[
+        float, typer.Option(help="Take about so long at most; on a slow machine fewer and shorter texts are decoded.")
+    ] = TUNE.minutes,
     max_new_tokens: o.MaxNewTokens = TUNE.max_new_tokens,
     temperature: o.Temperature = TUNE.temperature,
     seed: o.Seed = TUNE.seed,
     figure: Annotated[
         Path | None,
-        o.file_out("Plot tokens/s over gamma into this PNG file."),
+        o.file_out("Plot the speed over plain decoding by gamma into this PNG file."),
     ] = None,
     flags: Annotated[
         engine_flags.Engine | None,
@@ -82,23 +76,23 @@ def tune(
     """Find the fastest policy on this machine; generate --tuned and bench --tuned use it.
 
     The choice is for this number of prompts together and this temperature.
-    Measures what forwards of target and draft cost here, and predicts the speed of each policy.
+    All candidates decode a few texts in turns; the slower half leaves, and the others go on.
     The costs for a budget are measured again, and stored for all commands on this machine.
     The prompts are those of c2t harvest, so that c2t bench --tuned measures on other ones.
+    A model of your own gets smollm2's, unless you give some like those that you will send.
     """
     if figure:
         check_place(figure)
         from c2t.study import plots  # noqa: PLC0415 - needs an extra, and says so before the work
+    begun = time.monotonic()
     settings = tuning.TuneSettings(
         batch=batch,
         limit=limit,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
-        repeats=repeats,
-        timed=timed,
-        compared=compared,
         ngrams=ngrams,
+        minutes=minutes,
     )
     if ngrams and flags:
         raise InputError(f"--flags {flags}: its drafts have no n-grams; leave --ngrams out")
@@ -106,41 +100,37 @@ def tune(
     if ngrams and loaded.draft.has_ngrams:
         raise InputError(f"--draft {models.draft} has {NGRAMS} already; leave --ngrams out")
     room(loaded, max_new_tokens)  # before costs are measured, which takes a while
-    files = prompts or default_prompts(loaded.name, "harvest")
+    files = prompts or timing_prompts(loaded.name)
     specs = split(policies)
     if policies == tuning.DEFAULT_CANDIDATES:
         specs = shared.available(loaded, classifier, specs)
     turns = shared.read(files)
 
     def costs(policy: Policy, file: str | None = None) -> RoundCosts:
-        return costs_of(loaded, policy, file) if file else measure_and_store(loaded, policy, turns, settings.repeats)
+        return costs_of(loaded, policy, file) if file else measure_and_store(loaded, policy, turns)
 
     candidates = shared.policies(loaded, classifier, specs, None, costs)
-    if policies == tuning.DEFAULT_CANDIDATES and (flags or PackedModel.why_not_rounded(loaded.target.model)):
-        candidates = [policy for policy in candidates if not live_only(policy)]
+    if policies == tuning.DEFAULT_CANDIDATES:
+        candidates = [policy for policy in candidates if serves(policy, loaded, flags)]
     if flags:
         engine_flags.check(flags, candidates)
-    with progress_bar("tune", "stages") as report:
-        result = tuning.tune(loaded, candidates, turns, settings, progress=report)
+    left = max(minutes / 4, minutes - (time.monotonic() - begun) / 60)
+    with progress_bar("tune", "texts") as report:
+        result = tuning.tune(loaded, candidates, turns, replace(settings, minutes=left), progress=report)
     key = tuned.key(loaded, batch, temperature)
     configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)
     terminal.table(*table(result))
-    terminal.say(remarks(result))
-    options = engine_flags.lines(flags, result) if flags else []
+    terminal.say("acceptance length: new tokens a round (tau + 1); gamma: verified tokens a round, root included")
+    terminal.say(f"chosen: {result.summary}")
+    options = engine_flags.lines(flags, result, loaded, turns) if flags else []
     for line in options:
         terminal.say(line)
-    path = tuned.store(
-        key,
-        tuned.Tuned(
-            describe(result.best.policy),
-            classifier or loaded.name,
-            result.best.corrected,
-            configuration,
-            result.best.ngrams,
-        ),
+    chosen = result.best
+    choice = tuned.Tuned(
+        describe(chosen.policy), classifier or loaded.name, chosen.tokens_per_second, configuration, chosen.ngrams
     )
-    terminal.say(f"stored for --tuned in {path}")
+    terminal.say(f"stored in {tuned.store(key, choice)}; use it with: c2t generate {shared.typed(models)}--tuned TEXT")
     try:
         if figure:
             terminal.say(f"figure: {plots.plot_speeds(result, figure)}")
@@ -148,59 +138,41 @@ def tune(
         terminal.result(json, "tune", figures(result) | ({"flags": options} if flags else {}), configuration)
 
 
+def serves(policy: Policy, pair: Pair, flags: engine_flags.Engine | None) -> bool:
+    """Return True for a default candidate that this target runs; an engine has no self-speculation."""
+    if flags and live_only(policy):
+        return False
+    try:
+        check_compatible(policy, pair.target)
+    except InputError:
+        return False
+    return True
+
+
 def table(result: tuning.Tuning) -> tuple[str, list[str], list[list[Any]]]:
-    """Make a table with a row per candidate, the fastest prediction first."""
-    columns = ["policy", "tau", "gamma", "passes/round", "predicted tokens/s", "x plain"]
-    columns += ["predicted, timed prompts", "measured", "error", "corrected"]
-    rows: list[list[Any]] = []
-    for row in result.rows:
-        cells: list[Any] = [
+    """Make a table with a row per candidate, those with the most texts first, of these the fastest."""
+    columns = ["policy", "acceptance length", "gamma", "passes/round", "texts", "tokens/s", "x plain"]
+    rows = [
+        [
             row.label,
-            f"{row.total.tau:.2f}",
+            f"{row.total.tau_with_bonus:.2f}",
             f"{row.total.gamma:.1f}",
-            f"{row.total.draft_passes:.1f}" * (row.rounds is not None),
+            f"{row.total.draft_passes:.1f}",
+            str(row.texts * result.settings.batch),
+            f"{row.tokens_per_second:.0f}",
+            f"{row.against_plain:.2f}",
         ]
-        cells += [f"{row.predicted:.0f}", f"{row.predicted / result.plain.predicted:.2f}"]
-        if row.measured:
-            error = f"{row.predicted_there / row.measured - 1:+.0%}" * (row.rounds is not None)
-            there = f"{row.predicted_there:.0f}" * (row.rounds is not None)
-            cells += [there, f"{row.measured:.0f}", error, f"{row.corrected:.0f}"]
-        else:
-            cells += [""] * 4
-        rows.append(cells)
+        for row in result.rows
+    ]
     settings = result.settings
     return f"batch size {settings.batch}, T = {settings.temperature:g}", columns, rows
 
 
-def remarks(result: tuning.Tuning) -> str:
-    """Return the costs of the predictions and the chosen policy, in lines."""
-    costs, settings = result.costs, result.settings
-    target, level = (", ".join(f"{n}: {curve.at(n) * 1e3:.3g}" for n in SHOWN) for curve in (costs.verify, costs.draft))
-    overhead = ", ".join(f"{name} {seconds * 1e3:.2g}" for name, seconds in costs.overhead._asdict().items())
-    lines = [
-        TAU,
-        f"ms of a target forward over n tokens of all prompts: {target}",
-        f"ms of a draft forward over n tokens of all prompts: {level}",
-        f"ms of the rest of a round: {overhead}",
-        f"error: of the prediction for the measured prompts ({settings.timed} batches at most). "
-        "corrected: the prediction for all prompts without it",
-    ]
-    if measured := [row.label for row in result.rows if row.rounds is None]:
-        lines.append(f"{', '.join(measured)}: only measured; predicted as plain decoding times the measured ratio")
-    lines.append(f"chosen: {result.summary}")
-    return "\n".join(lines)
-
-
 def figures(result: tuning.Tuning) -> dict[str, Any]:
     """Return a tuning as JSON."""
-    costs = {name: getattr(result.costs, name)._asdict() for name in ("verify", "draft", "overhead")}
+    names = ("label", "texts", "tokens_per_second", "against_plain", "ngrams")
     rows = [
-        {
-            **{name: getattr(row, name) for name in FIGURES},
-            "policy": describe(row.policy),
-            "replayed": row.rounds is not None,
-            **row.total.figures(),
-        }
+        {**{name: getattr(row, name) for name in names}, "policy": describe(row.policy), **row.total.figures()}
         for row in result.rows
     ]
-    return {"best": result.best.label, "rows": rows, "costs": costs}
+    return {"best": result.best.label, "rows": rows}

@@ -19,7 +19,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe
 from c2t.protocols import Policy
-from c2t.replay.prompts import Prompt, default_prompts, read_prompts, spread
+from c2t.replay.prompts import Prompt, read_prompts, spread, timing_prompts
 from c2t.storage.atomic import write_text
 from c2t.storage.checked import CLOSED, from_json, read_file
 from c2t.storage.checksum import checksum
@@ -45,21 +45,14 @@ def device_name(device: torch.device) -> str:
 
 
 def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> RoundCosts:
-    """Return the costs of a budget over this policy: those in a file, else the stored ones, else measured now on the
-    prompts of the pair's harvest. InputError for a pair without such prompts."""
+    """Return the costs of a budget over this policy: those in a file, else the stored ones, else measured now."""
     if file is not None:
         return read_costs(Path(file))
     path = path_of(pair, policy)
     if path.exists():
         return read_costs(path, _key(pair, policy))
-    try:
-        files = default_prompts(pair.name, "harvest")
-    except InputError as error:
-        raise InputError(
-            f"no costs were measured for {describe(policy, brief=True)} on {pair.name} here, and no prompts come with "
-            f"it: run c2t tune --policies budget:of={describe(policy, brief=True)} --prompts FILE, or give nodes"
-        ) from error
-    return measure_and_store(pair, policy, [prompt for file in files for prompt in read_prompts(file)])
+    prompts = [prompt for file in timing_prompts(pair.name) for prompt in read_prompts(file)]
+    return measure_and_store(pair, policy, prompts)
 
 
 def measure_and_store(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repeats: int = REPEATS) -> RoundCosts:
@@ -75,7 +68,8 @@ def measure_and_store(pair: Pair, policy: Policy, prompts: Sequence[Prompt], rep
     except OSError as error:
         raise InputError(f"cannot store costs in {path}: {error.strerror}; set $C2T_CACHE") from error
     seconds, worked = time.perf_counter() - start, time.process_time() - worked
-    busy = "; others used the machine: run c2t tune again when it is idle" * (worked < BUSY * seconds)
+    again = f"run c2t tune --policies budget:of={describe(policy, brief=True)} again when it is idle"
+    busy = f"; others used the machine: {again}" * (worked < BUSY * seconds)
     sys.stderr.write(f"measured the costs of rounds in {seconds:.0f} s, and stored them in {path}{busy}\n")
     return costs
 

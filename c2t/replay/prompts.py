@@ -100,6 +100,11 @@ def default_prompts(pair: str, purpose: Literal["harvest", "bench"]) -> list[Pat
     return paths
 
 
+def timing_prompts(pair: str) -> list[Path]:
+    """Return prompt files to measure a pair's speed on: its own for harvest, else those of the default pair."""
+    return checkpoints.prompts_of(pair, "harvest") or checkpoints.prompts_of(checkpoints.DEFAULT_PAIR, "harvest")
+
+
 def encode_all(
     tokenizer: Any,
     template: str,

@@ -19,13 +19,13 @@ from c2t.storage.paths import cache
 class Tuned(NamedTuple):
     """Policy that was the fastest, as text that `c2t.policies.spec.parse` reads.
 
-    classifier: that of the candidates. predicted: new tokens per second, corrected by the measurement. settings: of the
-    run that chose the policy. ngrams: True if the draft is mixed with the text's n-grams.
+    classifier: that of the candidates. speed: new tokens per second. settings: of the run that chose the policy.
+    ngrams: True if the draft is mixed with the text's n-grams.
     """
 
     policy: str
     classifier: str
-    predicted: float
+    speed: float
     settings: dict[str, Any]
     ngrams: bool = False
 
@@ -70,7 +70,8 @@ def lookup(key: dict[str, Any]) -> Tuned:
     except InputError as error:
         raise InputError(f"{path} is damaged; run c2t tune with the same options to replace it") from error
     check_own(entry.policy, path)
-    return Tuned(*(getattr(entry, name) for name in Tuned._fields))
+    speed = entry.speed or entry.predicted
+    return Tuned(entry.policy, entry.classifier, speed, entry.settings, entry.ngrams)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class _TunedFile:
     key: dict[str, Any]
     policy: str
     classifier: str
-    predicted: float
     settings: dict[str, Any]
+    speed: float = 0.0
     ngrams: bool = False
-    costs: dict[str, Any] | None = None  # in older entries
+    predicted: float = 0.0  # in older entries, as the next
+    costs: dict[str, Any] | None = None

@@ -1,19 +1,23 @@
-"""The best setting of a tuning as an engine's options, among the policies that the engine can run. The costs are those
-of c2t's forwards on this machine; the engine's costs differ."""
+"""The best setting of a tuning as an engine's options, among the policies that the engine can run. The speeds are those
+of c2t on this machine; the engine's differ."""
 
 import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from c2t.errors import InputError
+from c2t.models.loading.load import Pair
 from c2t.output.tree_repr import count
-from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import name_of
 from c2t.protocols import Policy
-from c2t.study.autotune import Candidate, Tuning, predict
+from c2t.replay.prompts import Prompt
+from c2t.study.autotune import Candidate, TuneSettings, Tuning, rate
+from c2t.study.batches import Entrant, first_turns, grouped, race
 
 Engine = Literal["sglang", "vllm"]
 RUNS = {"sglang": "EAGLE-2 trees (eagle2) and chains", "vllm": "chains"}
+TIMED = 4  # prompts at least that each batch size of a schedule is timed on
+Schedule = list[tuple[int, int, int]]  # (first batch size, last, drafted tokens of a chain; 0: plain decoding)
 
 
 def can_run(engine: Engine, policy: Any) -> bool:
@@ -31,18 +35,22 @@ def check(engine: Engine, policies: Sequence[Policy]) -> None:
         raise InputError(f"--flags {engine}: it runs {RUNS[engine]}, and --policies has none; add {example}")
 
 
-def lines(engine: Engine, tuning: Tuning) -> list[str]:
-    """Return the engine's options, then a line about the candidates left out."""
-    candidates = [row for row in tuning.rows if can_run(engine, row.policy)]
-    best = max(candidates, key=lambda row: row.predicted)
-    options = sglang(best.policy) if engine == "sglang" else vllm(best.policy, schedule(tuning.costs, candidates))
+def lines(engine: Engine, tuning: Tuning, pair: Pair, prompts: Sequence[Prompt]) -> list[str]:
+    """Return the engine's options, then a line about the candidates left out. vLLM's chains are timed once more at
+    every batch size."""
+    best = max((row for row in tuning.rows if can_run(engine, row.policy)), key=lambda row: row.against_plain)
+    if engine == "sglang":
+        options = sglang(best.policy)
+    else:
+        chains = [row.policy for row in tuning.rows if can_run(engine, row.policy)]
+        options = vllm(schedule(pair, chains, prompts, tuning.settings))
     return [f"{engine}: {options}", left_out(engine, tuning, best)]
 
 
 def sglang(policy: Any) -> str:
     """Return SGLang's options for a policy; its number of draft tokens counts the root, as N does."""
     if not policy.levels:
-        return "no options: plain decoding is predicted to be the fastest"
+        return "no options: plain decoding is the fastest"
     topk = 1 if name_of(policy) == "chain" else policy.K
     return (
         f"--speculative-num-steps {policy.levels} --speculative-eagle-topk {topk} "
@@ -50,26 +58,30 @@ def sglang(policy: Any) -> str:
     )
 
 
-def vllm(policy: Policy, by_batch: list[tuple[int, int, int]]) -> str:
-    """Return vLLM's option for a policy and a schedule; the model and method of the draft are not included."""
-    longest = max(policy.levels, *(length for _, _, length in by_batch))
+def vllm(by_batch: Schedule) -> str:
+    """Return vLLM's option for a schedule; the model and method of the draft are not included."""
+    longest = max(length for _, _, length in by_batch)
     if not longest:
-        return "no options: plain decoding is predicted to be the fastest at every batch size"
-    config = {"num_speculative_tokens": policy.levels or longest}
-    if {length for _, _, length in by_batch} != {policy.levels}:
-        config = {"num_speculative_tokens": longest, "num_speculative_tokens_per_batch_size": by_batch}
+        return "no options: plain decoding is the fastest at every batch size"
+    config: dict[str, Any] = {"num_speculative_tokens": longest}
+    if len(by_batch) > 1:
+        config["num_speculative_tokens_per_batch_size"] = by_batch
     return f"--speculative-config '{json.dumps(config)}'"
 
 
-def schedule(costs: RoundCosts, candidates: Sequence[Candidate]) -> list[tuple[int, int, int]]:
-    """Return (first batch size, last, drafted tokens a chain) of the chains predicted to be fastest, at 1, 2, 4, ...
-    requests, up to the number of prompts; 0: plain decoding. A size in between gets the larger one's chain."""
-    spans: list[tuple[int, int, int]] = []
+def schedule(pair: Pair, policies: Sequence[Policy], prompts: Sequence[Prompt], settings: TuneSettings) -> Schedule:
+    """Return the fastest of these chains, plain decoding among them, at 1, 2, 4, ... requests, up to the number of
+    prompts. A size in between gets the larger one's chain."""
+    ids = first_turns(pair, prompts, settings.prompts, settings)
+    entrants = [Entrant(pair, policy) for policy in policies]
+    spans: Schedule = []
     size, last = 1, 0
-    prompts = len(candidates[0].rounds)
-    while size <= prompts:
-        speeds = [predict(costs, candidate.rounds[: prompts // size * size], size) for candidate in candidates]
-        length = candidates[speeds.index(max(speeds))].policy.levels
+    while size <= len(ids):
+        runs: list[list] = [[] for _ in entrants]
+        for number, run in race(entrants, grouped(ids, size, max(1, TIMED // size)), settings):
+            runs[number].append(run)
+        speeds = [rate(its) for its in runs]
+        length = policies[speeds.index(max(speeds))].levels
         first = spans.pop()[0] if spans and spans[-1][2] == length else last + 1
         spans.append((first, size, length))
         size, last = 2 * size, size
@@ -77,13 +89,13 @@ def schedule(costs: RoundCosts, candidates: Sequence[Candidate]) -> list[tuple[i
 
 
 def left_out(engine: Engine, tuning: Tuning, best: Candidate) -> str:
-    """Return a line about the policies that the engine cannot run, with the predicted speed of the best of them."""
+    """Return a line about the policies that the engine cannot run, with the speed of the best of them."""
     foreign = [row for row in tuning.rows if not can_run(engine, row.policy)]
     if not foreign:
         return f"left out: nothing, {engine} can run every policy here"
     settings = f"{count(len(foreign), 'setting')} of {', '.join(dict.fromkeys(row.name for row in foreign))}"
-    speed = max(row.predicted for row in foreign)
+    speed = max(row.against_plain for row in foreign)
     return (
-        f"left out, because {engine} runs {RUNS[engine]} only: {settings}; the best of them is "
-        f"predicted at {speed:.0f} tokens/s, these options at {best.predicted:.0f}, both in c2t"
+        f"left out, because {engine} runs {RUNS[engine]} only: {settings}; the best of them is {speed:.2f} times as "
+        f"fast as plain decoding, these options {best.against_plain:.2f} times, both in c2t"
     )

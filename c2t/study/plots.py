@@ -134,8 +134,8 @@ def draw_ratio(panel: Any, points: Sequence[Point]) -> None:
 
 
 def plot_speeds(tuning: Tuning, path: Path) -> Path:
-    """Draw the tokens/s of each candidate over its gamma, predicted by the measured costs, and measured where it
-    ran; and write a PNG. InputError if it cannot be written."""
+    """Draw the speed of each candidate over plain decoding by its gamma, and write a PNG; rings: those that decoded
+    all texts. InputError if it cannot be written."""
     kinds: dict[str, list[Candidate]] = {}
     for row in tuning.rows:
         if row is not tuning.plain:
@@ -143,20 +143,20 @@ def plot_speeds(tuning: Tuning, path: Path) -> Path:
     with plot_style.style():
         figure = Figure(figsize=SPEEDS, layout="constrained")
         panel = figure.subplots()
-        panel.axhline(tuning.plain.predicted, color=plot_style.INK, linestyle="--", marker="", linewidth=THIN)
-        names = [("plain", max(row.total.gamma for row in tuning.rows), tuning.plain.predicted, plot_style.INK)]
+        panel.axhline(1.0, color=plot_style.INK, linestyle="--", marker="", linewidth=THIN)
+        names = [("plain", max(row.total.gamma for row in tuning.rows), 1.0, plot_style.INK)]
         for number, (kind, rows) in enumerate(kinds.items()):  # no lines: neighbours differ in more than their size
             colour, marker = (cycle[number % len(cycle)] for cycle in (plot_style.COLOURS, plot_style.MARKERS))
-            gammas, speeds = [row.total.gamma for row in rows], [row.predicted for row in rows]
+            gammas, speeds = [row.total.gamma for row in rows], [row.against_plain for row in rows]
             panel.plot(gammas, speeds, color=colour, marker=marker, linestyle="", markersize=6, label=kind)
             names.append((kind, *max(zip(gammas, speeds, strict=True)), colour))
-        for row in (row for row in tuning.rows if row.measured):
-            panel.plot(row.total.gamma, row.measured, "o", color="none", markeredgecolor=plot_style.INK, markersize=10)
-            panel.vlines(row.total.gamma, *sorted((row.predicted, row.measured)), color=plot_style.INK, linewidth=0.8)
+        ring = {"color": "none", "markeredgecolor": plot_style.INK, "markersize": 10}
+        for row in (row for row in tuning.rows if row.texts == tuning.plain.texts):
+            panel.plot(row.total.gamma, row.against_plain, "o", **ring)
         panel.set_xscale("log")
         panel.set_ylim(bottom=0)
         panel.set_xlabel("gamma: verified tokens per round, root included")
-        panel.set_ylabel("predicted tokens/s (rings: measured)")
+        panel.set_ylabel("tokens/s over plain decoding (rings: on all texts)")
         conditions = f"batch size {tuning.settings.batch}, T = {tuning.settings.temperature:g}"
         panel.set_title(f"{tuning.summary}\n{conditions}", parse_math=False)
         _name(figure, [panel], [names])

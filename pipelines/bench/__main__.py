@@ -1,15 +1,16 @@
-"""Commands that measure speed: python -m pipelines.bench batches|breakdown|decoding|forward|serve"""
+"""Commands that measure speed: python -m pipelines.bench batches|breakdown|decoding|forward|own-model|serve"""
 
 import typer
 
 from pipelines import terminal
-from pipelines.bench import batches, breakdown, decoding, forward, serve
+from pipelines.bench import batches, breakdown, decoding, forward, own_model, serve
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
 app.command("batches")(batches.main)
 app.command("breakdown")(breakdown.main)
 app.command("forward")(forward.main)
+app.command("own-model")(own_model.main)
 app.command("serve")(serve.main)
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from c2t.study.interval import Interval
 from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, number, table
 from pipelines.docs.result_lines import RESULTS, Line, computed, lines, source
 
-DRAWN = "bfloat16, head in 8 bits"  # the type whose speeds are drawn: the default of a CPU with AVX-512 and bf16
+DRAWN = "bfloat16"  # the type whose speeds are drawn: the default of a CPU with AMX tiles
 BUDGET = "budget"
 
 

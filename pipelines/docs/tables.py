@@ -93,7 +93,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "forwards": speed.forwards,
     "batches": batches.batches,
     "budgets": batches.budgets,
-    "eagle2-of-sixteen": partial(batches.over_plain, "EAGLE-2", 16),
+    "eagle2-of-32": partial(batches.over_plain, "EAGLE-2", 32),
     "batches-model": batches.batches_by_a_model,
     "ragged": batches.ragged,
     "serving": batches.serving,

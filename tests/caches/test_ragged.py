@@ -9,7 +9,7 @@ import torch
 
 from c2t.caches.ragged import CACHED, Ragged, whole
 from c2t.kernels import layout
-from c2t.models.drafts.packed_heads import slots_of_all
+from c2t.models.target.packed_model import slots_of_all
 
 CPU = torch.device("cpu")
 MASKS = {

@@ -167,8 +167,6 @@ def test_costs_are_kept_by_pair_and_policy(
     small_pair: Pair, quick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     prompts = [Prompt(number, "", [turn], "f") for number, turn in enumerate(TURNS[:2])]
-    with pytest.raises(InputError, match=r"run c2t tune --policies budget:of=eagle2:.* --prompts FILE"):
-        costs_of(small_pair, POLICY)
     costs = measure_and_store(small_pair, POLICY, prompts, repeats=1)
     assert "measured the costs of rounds in " in capsys.readouterr().err
     [path] = quick.iterdir()
@@ -188,8 +186,10 @@ def test_costs_of_an_older_format_are_measured_anew(small_pair: Pair, monkeypatc
     path.write_text("{}")
     monkeypatch.undo()
     monkeypatch.setenv("C2T_CACHE", str(path.parent))
-    with pytest.raises(InputError, match="no costs were measured"):
-        costs_of(small_pair, POLICY)
+    prompts: list[Prompt] = []
+    monkeypatch.setattr(store, "measure_and_store", lambda pair, policy, given: prompts.extend(given))
+    costs_of(small_pair, POLICY)
+    assert len(prompts) > 16, "of the default pair, as this one brings none"
 
 
 @pytest.mark.parametrize(
@@ -237,4 +237,4 @@ def test_a_busy_machine_is_told(
     monkeypatch.setattr(store, "time", clocks)
     monkeypatch.setattr(store, "measure", lambda *_: toy_costs(2))
     measure_and_store(small_pair, POLICY, [Prompt(0, "", ["a"], "f")])
-    assert ("run c2t tune again when it is idle" in capsys.readouterr().err) == busy
+    assert ("run c2t tune --policies budget:of=eagle2" in capsys.readouterr().err) == busy

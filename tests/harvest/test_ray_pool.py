@@ -74,6 +74,7 @@ def test_a_killed_actor_changes_nothing(pool: RayPool, small_pair: Pair, tmp_pat
     assert (texts[-1], set(of)) == (len(done.prompts), {len(done.prompts)})
 
 
+@pytest.mark.slow
 def test_actors_go_on_with_a_stopped_harvest(pool: RayPool, small_pair: Pair, tmp_path: Path) -> None:
     """They run the groups that are left."""
 
@@ -106,6 +107,7 @@ def test_a_sweeps_points_are_those_of_one_process(pool: RayPool, small_pair: Pai
     assert told[-1][0] == told[-1][1] == 4 * 11
 
 
+@pytest.mark.slow
 def test_results_come_in_order_and_errors_as_they_are(pool: RayPool) -> None:
     finished: list[int] = []
     assert list(pool.map(refuse, [5, 1, 4, 2, 9, 8, 7, 6], finished.append)) == [10, 2, 8, 4, 18, 16, 14, 12]

@@ -126,7 +126,7 @@ def test_options_that_name_a_place(tmp: Path, option: str, place: str, message: 
         ("harvest --ray local --shard 0/2", "leave --shard out"),
         (f"harvest --max-new-tokens {HUGE}", "no room"),
         (f"tune --policies chain --batch {HUGE}", "do not fill a batch"),
-        (f"tune --repeats {HUGE}", "at most"),
+        ("tune --minutes nan", "must be more than 0"),
         (f"tune --policies chain --max-new-tokens {HUGE}", "no room"),
         ("generate a --draft +ngrams=1e400", "from 0.001"),
         ("generate a --pair '[/x]'", r"no such folder: \[/x\]"),

@@ -33,7 +33,7 @@ COMMANDS = [
     "plot OUT/points.jsonl --out OUT/figure.png",
     "view a --pair tiny --policy chain --max-new-tokens 4 --out OUT/page.html",
     f"bench {FEW} --timed 0 --policies plain --json OUT/lines.jsonl",
-    f"tune {FEW} --policies chain:length=1 --repeats 1 --timed 1",
+    f"tune {FEW} --policies chain:length=1",
     "info tiny",
     f"harvest {FEW} --k 3 --levels 3",
 ]

@@ -11,6 +11,7 @@ import c2t
 from c2t import SpeculativeDecoder
 from c2t.kernels.decoder_layers import Kind, works
 from c2t.kernels.pointer import pointer, pointers, weights
+from tests.marks import slow_except
 
 SOURCES = sorted(Path(c2t.__file__).parent.rglob("*.py"))
 # Addresses that C does not get: what a CUDA graph's kernels read, and what tells whether weights are the same ones.
@@ -76,8 +77,8 @@ def test_kernels_tensors_name_their_device_and_numbers_their_type() -> None:
             assert "dtype" in given or name in ("arange", "tensor"), f"{path}:{call.lineno}"
 
 
-@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("dtype", [None, torch.int8, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("default", slow_except((torch.float64, torch.bfloat16, torch.float16), torch.float64))
+@pytest.mark.parametrize("dtype", slow_except((None, torch.int8, torch.float32, torch.bfloat16), None))
 def test_a_programs_default_dtype_changes_no_text(default: torch.dtype, dtype: torch.dtype | None) -> None:
     if dtype == torch.int8 and Kind.INT8 not in works():
         pytest.skip("no products of bytes here")

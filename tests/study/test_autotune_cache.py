@@ -36,8 +36,8 @@ def test_round_trip(small_pair: Pair, cache: Path) -> None:
     path = store(where, FOUND)
     assert list(cache.iterdir()) == [path]
     assert lookup(where) == FOUND
-    store(where, FOUND._replace(predicted=1.0, ngrams=True))
-    assert (lookup(where).predicted, lookup(where).ngrams) == (1.0, True)
+    store(where, FOUND._replace(speed=1.0, ngrams=True))
+    assert (lookup(where).speed, lookup(where).ngrams) == (1.0, True)
     assert list(cache.iterdir()) == [path]
 
 

@@ -1,80 +1,79 @@
-"""Options of engines, from tunings whose rounds and costs are made up."""
+"""Options of engines, from tunings and races that are made up."""
 
 import json
 import re
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from c2t.costs.statistics import Totals
+from c2t.costs.statistics import Statistics
 from c2t.errors import InputError
+from c2t.models.loading.load import Pair
 from c2t.policies import Chain, Eagle2, EntropyTree, JointThreshold, Plain
-from c2t.policies.round_costs import Curve, Overhead, RoundCosts
-from c2t.study.autotune import Candidate, TuneSettings, Tuning, predict
+from c2t.study import engine_flags
+from c2t.study.autotune import TuneSettings
+from c2t.study.batches import Entrant, Group, Run
 from c2t.study.engine_flags import can_run, check, lines, schedule
-from c2t.study.rounds import Round
+from tests.study.test_autotune import PROMPTS, tuned
 
-PROMPTS = 8
-CHEAP, DEAR = Curve((1, 1000), (1.0, 1.0)), Curve((1, 1000), (1.0, 1000.0))
-
-
-def candidate(policy: object, tokens: int, new: float) -> Candidate:
-    """A round of each prompt, of so many tokens verified and won."""
-    rounds = [[Round(1, tokens, (1,) * policy.levels, new - 1, new)]] * PROMPTS
-    return Candidate(policy, rounds, Totals(0, 0, 0, 0), 0.0)
+CHAINS = [(Chain(1), 2, 1.7), (Chain(4), 5, 2.4)]
+MANY = PROMPTS[:4] * 2
 
 
-def tuning(verify: Curve, *candidates: Candidate) -> Tuning:
-    costs = RoundCosts(verify, Curve((1,), (0.01,)), Overhead(), None)
-    rows = [each._replace(predicted=predict(costs, each.rounds, 1)) for each in (candidate(Plain(), 1, 1), *candidates)]
-    return Tuning(TuneSettings(), costs, rows)
+@pytest.fixture
+def raced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], float]], None]:
+    """Races in which a token takes what the function says of the number of prompts and the levels."""
+
+    def use(seconds: Callable[[int, int], float]) -> None:
+        def race(entrants: Sequence[Entrant], groups: Sequence[Group], settings: TuneSettings) -> Iterator:
+            for group in groups:
+                for number, entrant in enumerate(entrants):
+                    rows = len(group.ids)
+                    yield number, Run(rows, rows * seconds(rows, entrant.policy.levels), Statistics())
+
+        monkeypatch.setattr(engine_flags, "race", race)
+
+    return use
 
 
-CHAINS = [candidate(Chain(1), 2, 1.7), candidate(Chain(4), 5, 2.4)]
-
-
-def test_sglang_gets_the_best_eagle_tree_and_hears_what_was_left_out() -> None:
-    tree = candidate(Eagle2(K=4, levels=3, N=14), 14, 3.0)
-    found = tuning(CHEAP, *CHAINS, tree, candidate(JointThreshold(), 20, 3.5), candidate(JointThreshold(0.5), 9, 3.4))
-    options, rest = lines("sglang", found)
+def test_sglang_gets_the_best_eagle_tree_and_hears_what_was_left_out(small_pair: Pair) -> None:
+    trees = (Eagle2(K=4, levels=3, N=14), 14, 3.0), (JointThreshold(), 20, 3.5), (JointThreshold(0.5), 9, 3.4)
+    options, rest = lines("sglang", tuned(*CHAINS, *trees), small_pair, PROMPTS)
     assert options == "sglang: --speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 14"
     assert "2 settings of threshold" in rest
-    assert [int(speed) for speed in re.findall(r"at (\d+)", rest)] == [3, 3]
+    assert re.findall(r"(\d\.\d\d) times", rest) == ["3.50", "3.00"]
 
 
-def test_a_chain_is_a_tree_of_topk_1_and_small_trees_have_the_tokens_that_there_are() -> None:
-    assert lines("sglang", tuning(CHEAP, *CHAINS))[0].endswith(
+def test_a_chain_is_a_tree_of_topk_1_and_small_trees_have_the_tokens_that_there_are(small_pair: Pair) -> None:
+    assert lines("sglang", tuned(*CHAINS), small_pair, PROMPTS)[0].endswith(
         "--speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5"
     )
-    few = lines("sglang", tuning(CHEAP, candidate(Eagle2(K=2, levels=1, N=60), 3, 2.0)))
+    few = lines("sglang", tuned((Eagle2(K=2, levels=1, N=60), 3, 2.0)), small_pair, PROMPTS)
     assert few == [
         "sglang: --speculative-num-steps 1 --speculative-eagle-topk 2 --speculative-num-draft-tokens 3",
         "left out: nothing, sglang can run every policy here",
     ]
 
 
-def test_vllm_gets_chains_by_batch_size() -> None:
-    """Up to 5 tokens in all are free, then each costs as much as the first five."""
-    bend = Curve((1, 5, 1000), (1.0, 1.0, 996.0))
-    found = tuning(bend, *CHAINS, candidate(Eagle2(K=4, levels=3, N=14), 14, 9.0))
-    options, rest = lines("vllm", found)
-    config = json.loads(options.removeprefix("vllm: --speculative-config '").removesuffix("'"))
-    # 1 request: 2.4 / 1.04 by 5 tokens. 2: 3.4 / 1.01 by 4 tokens, 4.8 / 6.04 by 10. 4: 4 / 1 plainly, 6.8 / 4.01.
-    assert config == {
+def test_vllm_gets_chains_by_batch_size(small_pair: Pair, raced: Callable) -> None:
+    """Long chains for one request, short ones for two, none for more."""
+    raced(lambda rows, levels: 1.0 + abs(levels - {1: 4, 2: 1}.get(rows, 0)))
+    options, rest = lines("vllm", tuned(*CHAINS, (Eagle2(K=4, levels=3, N=14), 14, 9.0)), small_pair, MANY)
+    assert json.loads(options.removeprefix("vllm: --speculative-config '").removesuffix("'")) == {
         "num_speculative_tokens": 4,
         "num_speculative_tokens_per_batch_size": [[1, 1, 4], [2, 2, 1], [3, 8, 0]],
     }
     assert "1 setting of eagle2" in rest
 
 
-def test_equal_lengths_need_no_schedule_and_none_no_options() -> None:
-    assert lines("vllm", tuning(CHEAP, *CHAINS))[0] == "vllm: --speculative-config '{\"num_speculative_tokens\": 4}'"
-    assert "plain decoding is predicted" in lines("vllm", tuning(DEAR, *CHAINS))[0]
-    assert "plain decoding is predicted" in lines("sglang", tuning(DEAR, *CHAINS))[0]
-
-
-def test_a_schedule_covers_every_size_once() -> None:
-    found = schedule(tuning(DEAR).costs, tuning(DEAR, *CHAINS).rows)
-    assert found == [(1, PROMPTS, 0)]
+def test_equal_lengths_need_no_schedule_and_none_no_options(small_pair: Pair, raced: Callable) -> None:
+    raced(lambda rows, levels: 9.0 - levels)
+    found = lines("vllm", tuned(*CHAINS), small_pair, MANY)[0]
+    assert found == "vllm: --speculative-config '{\"num_speculative_tokens\": 4}'"
+    raced(lambda rows, levels: 1.0 + levels)
+    assert "plain decoding is the fastest" in lines("vllm", tuned(*CHAINS), small_pair, MANY)[0]
+    assert "plain decoding is the fastest" in lines("sglang", tuned((Chain(1), 2, 0.5)), small_pair, MANY)[0]
+    assert schedule(small_pair, [Plain(), Chain(1)], MANY, TuneSettings()) == [(1, len(MANY), 0)]
 
 
 @pytest.mark.parametrize(

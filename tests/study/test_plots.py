@@ -7,26 +7,20 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from c2t.costs.statistics import Totals
 from c2t.errors import InputError
 from c2t.output import plot_style
-from c2t.policies import Eagle2, Plain
+from c2t.policies import Eagle2
 from c2t.study import pareto
-from c2t.study.autotune import Candidate, TuneSettings, Tuning
 from c2t.study.plots import draw_panel, draw_ratio, headline, plot_fronts, plot_speeds
 from c2t.study.points import Condition
 from tests.rounding import figure
+from tests.study.test_autotune import tuned
 from tests.study.test_pareto import point
 
 CONDITION = Condition("tiny", "t", "d", "draft", "float32", 0.4, 0, 64, None, ("f.jsonl",), 4, "x")
 POINTS = [point(name, tau, size * tau) for name, size in (("c2t", 8), ("eagle2", 10), ("oracle", 3)) for tau in (1, 2)]
 POINTS += [point("sequoia", tau, 20 * tau) for tau in (1, 2)]
 BEATEN = point("eagle2", 1.5, 40)
-TOTALS = {gamma: Totals(10, 10, 10 * gamma, 20) for gamma in (1, 6, 30)}
-
-
-def tuning(*rows: Candidate) -> Tuning:
-    return Tuning(TuneSettings(), None, [*rows, Candidate(Plain(), [], TOTALS[1], 50.0, 50.0, 40.0)])
 
 
 def test_curves_are_the_fronts_and_all_points_are_drawn() -> None:
@@ -86,17 +80,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_speeds_say_prediction_and_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr(plot_style, "save", lambda figure, path: drawn.append(figure) or path)
-    rows = [
-        Candidate(Eagle2(), [], TOTALS[6], 75.0, 75.0, 60.0),
-        Candidate(Eagle2(N=8), [], TOTALS[30], 20.0),
-    ]
-    assert plot_speeds(tuning(*rows), tmp_path / "speed.png") == tmp_path / "speed.png"
+    rows = (Eagle2(), 6, 1.5), (Eagle2(N=8), 30, 0.4)
+    assert plot_speeds(tuned(*rows), tmp_path / "speed.png") == tmp_path / "speed.png"
     [panel] = drawn[0].axes
     title = panel.get_title(loc="left")
-    said = "eagle2:N=60, 1.50 times as fast as plain decoding (1.50 predicted)"
+    said = "eagle2:N=60, 1.50 times as fast as plain decoding"
     assert title == f"{said}\nbatch size 1, T = 0"
     points = next(line for line in panel.lines if line.get_label() == "eagle2")
-    assert points.get_xydata().tolist() == [[6, 75], [30, 20]]
+    assert points.get_xydata().tolist() == [[6, 1.5], [30, 0.4]]
     assert [text.get_text() for text in panel.texts] == ["eagle2", "plain"]
 
 

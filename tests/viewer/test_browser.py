@@ -23,6 +23,7 @@ from c2t.viewer.page import page
 from c2t.viewer.recording import path_to
 from c2t.viewer.server import EVENTS, LiveServer
 from c2t.viewer.view import Viewer
+from tests.marks import slow_except
 from tests.rounding import as_printed, assert_same_sums
 from tests.viewer.documents import columns, decoded
 from tests.viewer.test_page import HOSTILE, ratio, with_text
@@ -204,6 +205,7 @@ def test_moving_beta_shows_what_the_round_would_have_cost(view: Any, compared: V
     assert "Incomplete: of " in figure.inner_text()
 
 
+@pytest.mark.slow
 def test_both_trees_hold_the_same_token(view: Any, compared: Viewer) -> None:
     assert "same text" in view.inner_text("#totals")
     view.keyboard.press("ArrowRight")
@@ -215,6 +217,7 @@ def test_both_trees_hold_the_same_token(view: Any, compared: Viewer) -> None:
     assert ends[other] <= starts[0][one] < ends[other + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_follows_the_system_until_it_is_chosen(
     compared: Viewer, opened: Open, tmp_path: Path, scheme: str
@@ -231,6 +234,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(
     assert dark() == (scheme == "dark")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_in_trees_are_readable(compared: Viewer, opened: Open, tmp_path: Path, scheme: str) -> None:
     """At least 4.5 to 1 (WCAG AA) for words on their ground; confidence can be told by lightness alone."""
@@ -260,7 +264,7 @@ def test_words_in_trees_are_readable(compared: Viewer, opened: Open, tmp_path: P
         assert contrast(*node.evaluate(style)) >= 4.4, f"{percent} %"  # black and white cannot do better in the middle
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", slow_except(HOSTILE, HOSTILE[0]))
 def test_text_of_a_model_is_shown_and_not_obeyed(opened: Open, tmp_path: Path, text: str) -> None:
     view = opened(written(with_text(text), tmp_path))
     shown = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -268,6 +272,7 @@ def test_text_of_a_model_is_shown_and_not_obeyed(opened: Open, tmp_path: Path, t
     assert view.locator("script").count() == 4
 
 
+@pytest.mark.slow
 def test_a_text_without_trees(tiny: Pair, opened: Open, tmp_path: Path) -> None:
     view = opened(written(decoded(tiny, Plain(), new=3).document, tmp_path))
     assert view.locator(".node.bonus").count() == 1

@@ -14,8 +14,9 @@ from c2t.kernels.device import checked_device
 from c2t.models.drafts.session import BaseDraft
 from c2t.models.loading.eagle_checkpoint import fetch
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint
-from c2t.models.loading.load_target import DEFAULT, Dtype, load_target, load_tokenizer
+from c2t.models.loading.load_target import DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
 from c2t.models.loading.names import PLACES, TAPS, DraftName, kind_of, parse, parts, place_in, place_of
+from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
 from c2t.models.target import gguf_target
 from c2t.models.target.target import Target
@@ -50,7 +51,7 @@ class Pair:
     @property
     def dtype(self) -> str:
         """Name of the target's data type, as the command line has it."""
-        return "int8" if self.target.rounded else str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
+        return self.target.rounded_to or str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
 
     @property
     def marks(self) -> dict[str, str]:
@@ -59,7 +60,7 @@ class Pair:
 
 
 def load_pair(
-    pair: str | None = None,
+    pair: str | Path | None = None,
     *,
     target: str | Path | None = None,
     draft: str | Path | None = None,
@@ -71,18 +72,21 @@ def load_pair(
 ) -> Pair:
     """Load a pair by NAME (default: smollm2), or a target and a draft by folder or Hub id.
 
-    draft: may also name one of the pair's own drafts, or "lookup", which drafts from the text alone, without a model.
-    "+ngrams" at its end mixes it with the text's n-grams (`c2t.models.wrappers.ngrams`), "+ngrams=WEIGHT" does so
-    without what was learned; "+fit" or "+bigrams" before that reweights a draft by the path, by a file that comes with
-    it (`c2t.models.wrappers.reweighted`); "+taps=2,18,33" before that names the layers of the target whose inputs an
-    EAGLE-3 head reads, where its config does not say it clearly. dtype: by default the checkpoint's; on a CPU, without
-    device_map, what `default_dtype` says if the draft has no model or an EAGLE layer, which is rounded to 8 bits then
-    where that is faster, else float32. torch.int8: a Llama's layers and LM head, and an EAGLE layer, are computed in 8
-    bits. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the Python code
-    that comes with the files of target and draft, which are refused without it if they ask for that. tensor_parallel:
-    split the target over the processes of torchrun (`c2t.models.target.tensor_parallel`); each has a whole draft. The
-    target of smollm2 is converted from its package the first time. Warns of a head that was trained for other weights
-    of the target. Raises InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
+    pair: may also be a model of one's own, which is then the target: a folder, a Hub id or a GGUF file. Without a draft
+    it gets the one that `default_draft` knows. draft: may also name one of the pair's own drafts, or "lookup", which
+    drafts from the text alone, without a model. "+ngrams" at its end mixes it with the text's n-grams
+    (`c2t.models.wrappers.ngrams`), "+ngrams=WEIGHT" does so without what was learned; "+fit" or "+bigrams" before that
+    reweights a draft by the path, by a file that comes with it (`c2t.models.wrappers.reweighted`); "+taps=2,18,33"
+    before that names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it
+    clearly. dtype: by default the checkpoint's; on a CPU, without device_map, what `default_dtype` says if the draft
+    has no model or an EAGLE layer, which is rounded to 8 bits then where that is faster, else float32. torch.int8: a
+    Llama's layers and LM head, and an EAGLE layer, are computed in 8 bits; torch.int4: the target's layers in 4 bits,
+    and its LM head except for the largest logits. device_map: spreads a large target over devices as in transformers.
+    trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
+    if they ask for that. tensor_parallel: split the target over the processes of torchrun
+    (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package
+    the first time. Warns of a head that was trained for other weights of the target. Raises InputError for unknown
+    names, unreadable checkpoints, and parts that do not fit each other.
     """
     for name, reference in (("pair", pair), ("target", target), ("draft", draft)):
         check_kind(name, reference, PLACES, "a name, a folder or a Hub id")
@@ -90,9 +94,11 @@ def load_pair(
     check_kind("device_map", device_map, str | dict | None, "a word or a mapping, as in transformers")
     check_truth("trust_remote_code", trust_remote_code)
     check_truth("tensor_parallel", tensor_parallel)
-    if pair is None and target is None:
-        pair = checkpoints.DEFAULT_PAIR
+    pair, target = pair_and_target(pair, target)
     named = parse(draft)
+    if pair is None and draft is None and target is not None:
+        choice = default_draft(target)
+        pair, named = choice.pair, parse(choice.draft)
     _check_named(pair, named)
     where = _device("cpu" if device is None else device)
     target_place = str(_target_place(pair if target is None else target))
@@ -197,12 +203,15 @@ def _arithmetic(
     device_map: str | dict | None,
     tensor_parallel: bool,
 ) -> _Arithmetic:
-    """Return what a pair with this draft is computed in; InputError for int8 on other machines than one CPU."""
+    """Return what a pair with this draft is computed in; InputError for int8 or int4 on other machines than one CPU."""
     eagle = kind.eagle_layer(folder)
-    if dtype == torch.int8:
+    if dtype in ROUNDED:
         if device.type != "cpu" or device_map is not None or tensor_parallel:
-            raise InputError("int8 is computed on one CPU: choose it, without --device-map and --tp, or another dtype")
-        return _Arithmetic(torch.int8, torch.float32, eagle)
+            name = ROUNDED[dtype]
+            raise InputError(
+                f"{name} is computed on one CPU: choose it, without --device-map and --tp, or another dtype"
+            )
+        return _Arithmetic(dtype, torch.float32, eagle)
     if dtype is None and device.type == "cpu" and device_map is None:
         if (eagle or kind.part is None) and not tensor_parallel:
             return _Arithmetic(DEFAULT, torch.float32, eagle and int8_is_fastest())

@@ -17,6 +17,8 @@ from c2t.models.target.target import Target
 from c2t.models.target.tensor_parallel import distributed_config, gather_shared
 
 Dtype = torch.dtype | str
+# Dtypes that a Llama's weights are rounded to, on a CPU.
+ROUNDED = {torch.int8: "int8", torch.int4: "int4"}  # type: ignore[attr-defined]
 DEFAULT = "default"  # dtype of a target that `default_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 
@@ -36,7 +38,7 @@ def load_target(
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
         kind = default_dtype(source, trust_remote_code) if dtype == DEFAULT else dtype
-        kind = torch.float32 if kind == torch.int8 else kind  # which it is rounded from
+        kind = torch.float32 if kind in ROUNDED else kind  # which it is rounded from
         if tensor_parallel:
             where["distributed_config"] = distributed_config(source, trust_remote_code)
         with _no_report():
@@ -67,7 +69,8 @@ def load_target(
         if PackedModel.serves(model):
             how = "c2t's kernels compute in float32, on weights that stay in bf16"
         warnings.warn(f"{source}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
-    return Target(model if device_map or tensor_parallel else model.to(device), rounded=dtype == torch.int8)
+    placed = model if device_map or tensor_parallel else model.to(device)
+    return Target(placed, rounded=dtype in ROUNDED, int4=ROUNDED.get(dtype) == "int4")
 
 
 @contextmanager

@@ -109,10 +109,10 @@ class Target:
         check_forward(model)
         if getattr(model.config, "final_logit_softcapping", None) is not None:
             raise InputError("final_logit_softcapping of the target is not supported")
-        if rounded and (why := PackedModel.why_not_rounded(model)):
-            raise InputError(f"the target cannot be computed in int8: {why}; choose another dtype")
-        model.eval()
         self.rounded, self.int4 = rounded, int4
+        if rounded and (why := PackedModel.why_not_rounded(model)):
+            raise InputError(f"the target cannot be computed in {self.rounded_to}: {why}; choose another dtype")
+        model.eval()
         self.model: Any = model  # not the result of eval(): the model may be a weak proxy
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
@@ -125,13 +125,19 @@ class Target:
         self.prefixes: Prefixes | None = None  # cached beginnings of prompts, for a server or a conversation
 
     @property
+    def rounded_to(self) -> str:
+        """Name of the type that the weights are rounded to: int8, int4 or ""."""
+        return ("int4" if self.int4 else "int8") if self.rounded else ""
+
+    @property
     def version(self) -> Version | None:
-        """Version of the weights of the packed form; None if the model has no packed form. InputError if an int8 target
-        has lost it."""
+        """Version of the weights of the packed form; None if the model has no packed form. InputError if a rounded
+        target has lost it."""
         if self.has_tree_attention or self.is_split or not PackedModel.serves(self.model):
             if self.rounded:
                 raise InputError(
-                    "the target's layers were changed, and are not what runs in int8 any more: load it again"
+                    f"the target's layers were changed, and are not what runs in {self.rounded_to} any more: load it "
+                    "again"
                 )
             return None
         tensors, numbers = PackedModel.made_of(self.model)
@@ -160,7 +166,8 @@ class Target:
     def quantized(self) -> "Target":
         """The same model in int4, except for the largest logits, for `c2t.policies.hierarchical`. InputError if it
         cannot be rounded here."""
-        if why := PackedModel.why_not_rounded(self.model):
+        why = PackedModel.why_not_rounded(self.model) or ("it is in 4 bits itself" if self.int4 else None)
+        if why:
             raise InputError(f"the target cannot draft in 4 bits: {why}; choose another policy")
         other = copy.copy(self)  # the constructor would change the caller's model
         other.rounded = other.int4 = True
@@ -220,7 +227,9 @@ class Target:
         if self.model.config.model_type == "gpt_oss":
             raise InputError("tree attention has no sinks, which gpt_oss needs; decode without it")
         if self.rounded:
-            raise InputError("tree attention and CUDA graphs run transformers' layers, not int8: choose another dtype")
+            raise InputError(
+                f"tree attention and CUDA graphs run transformers' layers, not {self.rounded_to}: choose another dtype"
+            )
         check_heads(self.config)
         if not self.has_tree_attention and not attends_by_softmax(self.model):
             raise InputError("the model's attention is not transformers' own function: decode without tree attention")

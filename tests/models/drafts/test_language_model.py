@@ -9,6 +9,7 @@ from c2t.models.target.target import Target
 from c2t.models.wrappers.ngrams import NgramDraft
 from c2t.policies import Chain, Eagle2, Plain, SpecInfer
 from c2t.sampling import Sampling
+from tests.marks import slow_except
 from tests.rounding import NETWORK, assert_same_network
 from tests.toys import PROMPTS, VOCABULARY, emitted, path_of, run, toy_drafts, toy_target, toy_tokenizer
 
@@ -50,7 +51,7 @@ PADDED = [[1, 5, 9, VOCABULARY - 1], [VOCABULARY - 2], *PROMPTS[:2]]  # with tok
 
 
 @pytest.mark.parametrize("rows", [VOCABULARY - 8, VOCABULARY + 16])
-@pytest.mark.parametrize("end", ["", "+ngrams"])
+@pytest.mark.parametrize("end", slow_except(("", "+ngrams"), "+ngrams"))
 @torch.no_grad()
 def test_a_draft_may_be_padded_otherwise(rows: int, end: str) -> None:
     """Texts are those of plain decoding. Its trees hold its probabilities among the tokens that both have, and no

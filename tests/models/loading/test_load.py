@@ -21,6 +21,7 @@ from c2t.models.loading import load, load_target
 from c2t.models.loading.fingerprint import fingerprint, weights_fingerprint
 from c2t.models.loading.load import load_draft, load_pair, with_ngrams
 from c2t.models.loading.names import DRAFTS, check_draft, kind_of
+from c2t.models.loading.own_model import default_draft
 from c2t.models.target import gguf_target
 from c2t.models.wrappers.ngrams import ALONE, NgramDraft
 from c2t.policies import Eagle2, JointThreshold, Plain
@@ -82,13 +83,14 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
 
 
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
-@pytest.mark.parametrize("draft", ["eagle", "eagle3", "lm"])
-def test_a_pair_in_int8_writes_one_text_with_a_tree_and_without(draft: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("draft", "dtype"), [("eagle", "int8"), ("eagle", "int4"), ("eagle3", "int8"), ("lm", "int4")])
+def test_a_rounded_pair_writes_one_text_with_a_tree_and_without(draft: str, dtype: str, tmp_path: Path) -> None:
     """It names itself so, since costs and results are kept by that, and what torch computes is in float32."""
-    pair = load_pair("tiny", draft=saved(draft, tmp_path) if draft == "eagle3" else draft, dtype=torch.int8)
+    pair = load_pair("tiny", draft=saved(draft, tmp_path) if draft == "eagle3" else draft, dtype=getattr(torch, dtype))
     assert pair.target.rounded
+    assert pair.target.int4 == (dtype == "int4")
     assert pair.rounded == (draft != "lm")
-    assert pair.dtype == pair.arithmetic == "int8"
+    assert pair.dtype == pair.arithmetic == dtype
     assert pair.target.model.dtype == torch.float32
     prompts = [[5, 7, 11], [40, 3, 9, 9, 100]]
     texts = [run(pair.target, pair.draft, policy, prompts, new=24)[0] for policy in (Plain(), JointThreshold(0.05))]
@@ -96,9 +98,10 @@ def test_a_pair_in_int8_writes_one_text_with_a_tree_and_without(draft: str, tmp_
 
 
 @pytest.mark.parametrize("where", [{"device_map": "cpu"}, {"tensor_parallel": True}])
-def test_int8_is_for_whole_targets_on_a_cpu(where: dict) -> None:
-    with pytest.raises(InputError, match="int8 is computed on one CPU: choose it, without --device-map"):
-        load_pair("tiny", dtype=torch.int8, **where)
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_rounded_targets_are_whole_and_on_a_cpu(dtype: str, where: dict) -> None:
+    with pytest.raises(InputError, match=f"{dtype} is computed on one CPU: choose it, without --device-map"):
+        load_pair("tiny", dtype=getattr(torch, dtype), **where)
 
 
 def test_parts_by_folder_and_a_name_with_another_draft(pair_folder: Path) -> None:
@@ -178,11 +181,26 @@ def test_a_draft_that_is_none_is_named(draft: str | Path, reason: str, pair_fold
 def test_a_target_or_pair_that_is_none_is_named(pair_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no target is called 'nobody'; known: .*toy"):
         load_pair("nobody")
-    for draft in (None, "lm"):
-        with pytest.raises(InputError, match="needs a draft"):
-            load_pair(target=pair_folder / "target", draft=draft)
+    with pytest.raises(InputError, match="needs a draft"):
+        load_pair(target=pair_folder / "target", draft="lm")
+    with pytest.raises(InputError, match="both name the target: leave one out"):
+        load_pair(pair_folder / "target", target=pair_folder / "target")
     with pytest.raises(InputError, match="cannot be loaded"):
         load_pair(target=tmp_path, draft=pair_folder / "draft")
+
+
+def test_a_model_of_ones_own_needs_no_draft(pair_folder: Path) -> None:
+    """A string with a separator, a path, and `target` name the same model; the draft copies from the text."""
+    place = pair_folder / "target"
+    for pair in (load_pair(str(place)), load_pair(place), load_pair(target=place)):
+        assert (pair.name, pair.sources["target"][0]) == ("target", str(place))
+        assert (pair.sources["draft"][0], pair.draft.has_ngrams) == ("lookup+ngrams", True)
+
+
+def test_a_model_of_the_hub_gets_its_published_head() -> None:
+    assert default_draft("Qwen/Qwen3-4B") == ("AngelSlim/Qwen3-4B_eagle3", "a published head of this model", "qwen3-4b")
+    assert default_draft("lmsys/vicuna-13b-v1.3").pair == "vicuna-13b-eagle3"
+    assert default_draft("my/llama").draft == "lookup"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""A model of one's own: what distinguishes it from a pair's name, and its draft where the user names none."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from c2t.errors import InputError
+from c2t.models.drafts.uniform import LOOKUP
+from c2t.storage import paths as checkpoints
+from c2t.storage.published import PUBLISHED
+
+
+class Choice(NamedTuple):
+    """A draft for a target, and the reason in words for a user.
+
+    pair: name of the published pair that both are of, None for none.
+    """
+
+    draft: str
+    reason: str
+    pair: str | None = None
+
+
+def is_model(reference: str | Path | None) -> bool:
+    """Return True for a folder, a Hub id or a GGUF file; False for a pair's name."""
+    if reference is None:
+        return False
+    return not checkpoints.is_name(reference) or str(reference).endswith(checkpoints.GGUF)
+
+
+def pair_and_target(pair: str | Path | None, target: str | Path | None) -> tuple[str | None, str | Path | None]:
+    """Return the pair's name and the target's place, where `pair` may be a model as well. InputError for a model and a
+    target."""
+    if not is_model(pair):
+        return (checkpoints.DEFAULT_PAIR if pair is None and target is None else pair), target  # type: ignore[return-value]
+    if target is not None:
+        raise InputError(f"{pair} and {target} both name the target: leave one out")
+    return None, pair
+
+
+def default_draft(target: str | Path) -> Choice:
+    """Return the draft of a target whose user names none: the published head of a Hub id, else copies of the text."""
+    published = [name for name, pair in PUBLISHED.items() if pair.target == str(target)]
+    if published:
+        name = published[-1]  # an EAGLE-3 head where there is one of both kinds
+        return Choice(PUBLISHED[name].draft, "a published head of this model", name)
+    return Choice(LOOKUP, "copies of the text; a head is faster, and c2t draft train makes one")
