@@ -26,6 +26,9 @@
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
+#if W == 16 && defined(__clang__) /* left to itself it halves vectors, and keeps twice as many sums in memory */
+#pragma clang attribute push(__attribute__((min_vector_width(512))), apply_to = function)
+#endif
 #if W == 16 && defined(__AVX512VNNI__)
 #define HAS_INT8
 #endif
@@ -795,3 +798,7 @@ int dpbf16_is_faster(void) {
     return 0;
 #endif
 }
+
+#if W == 16 && defined(__clang__)
+#pragma clang attribute pop
+#endif
