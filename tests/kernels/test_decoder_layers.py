@@ -142,6 +142,30 @@ def test_outputs_are_those_of_transformers(rows: int, n: int, prefix: int, bias:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [1, 7, 16, 40, 200])
+@torch.inference_mode()
+def test_a_window_has_the_bits_of_a_mask(window: int, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a prompt's 33 tokens after 50 others, whose windows begin at as many slots: they are seen by one mask over all
+    slots, or as a prefix that is cut and the new ones."""
+    parts, n, prefix = LLAMA.parts(layer_as(kind, monkeypatch)), 33, 50
+    x, _, _, buffer = inputs(1, n, prefix, kind in ROUNDED)
+    positions = prefix + torch.arange(n)[None]
+    back = positions.T - torch.arange(prefix + n)
+    mask = (back >= 0) & (back < window)
+    masked = PackedLayers([parts], True, kind == Kind.INT4)
+    buffer = buffer.to(masked.cached)
+    wanted = packed_output(masked, x, positions, mask[None], buffer.clone())
+    windowed = PackedLayers([parts._replace(window=window)], True, kind == Kind.INT4)
+    sight = Sight(
+        *(torch.tensor([number] * n) for number in (0, prefix)),
+        *(torch.ones(n, n, dtype=torch.bool).tril(), prefix, mask[:, prefix:]),
+    )
+    turns, found, slots = Rotations(rotary().inv_freq).below(prefix + n), x[0].clone(), prefix + torch.arange(n)
+    windowed(found, [turns], positions[0], LayerBuffers([buffer.contiguous()]), slots, sight, {})
+    assert torch.equal(found, wanted[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_keys_and_values_are_kept_in_the_dtype_of_the_products(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a layer appends is what it computes with float32 buffers, rounded; others' bytes stay as they are."""
