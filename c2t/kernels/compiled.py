@@ -1,13 +1,16 @@
 """C kernels, compiled for the processor they run on, at first use, by whatever C compiler there is.
 
 Without a compiler (or with C2T_MARCH=off) everything runs on torch alone, slower; so does, with a warning, what a
-compiler refuses. `c2t.kernels.libraries` stores what was compiled.
+compiler refuses. One without OpenMP, as Apple's, makes kernels of one thread. `c2t.kernels.libraries` stores what was
+compiled.
 """
 
 import ctypes
 import errno
 import hashlib
 import os
+import platform
+import re
 import shlex
 import shutil
 import signal
@@ -29,10 +32,12 @@ from c2t.storage.checked import read_file
 
 SOURCES = Path(__file__).parent / "csrc"
 MARCH = "C2T_MARCH"  # the processor to compile for, as cc's -march has it; default: this one
-OFF = "off"
-FLAGS = ("-O3", "-std=gnu11", "-fopenmp", "-fPIC", "-shared")
+NATIVE, OFF = "native", "off"
+OPENMP = "-fopenmp"
+FLAGS = ("-O3", "-std=gnu11", OPENMP, "-fPIC", "-shared")
 LIBRARIES = ("-lm",)
-COMPILERS = ("gcc", "cc")  # where CC names none; clang does not know GCC's `__builtin_shuffle`
+COMPILERS = ("gcc", "cc", "clang")  # where CC names none
+NO_OPENMP = re.compile(r"fopenmp|omp\.h|-lg?omp|libg?omp|library 'g?omp'")  # in what a compiler without it says
 SECONDS = 120  # of a processor that each program of the compiler may take, whatever else the machine does
 PATIENCE = 20 * 60.0  # seconds of elapsed time
 # Words of a compiler's error that another attempt may not meet.
@@ -49,10 +54,12 @@ class CompilerError(Exception):
 @cache
 def library(sources: Path) -> ctypes.CDLL | None:
     """Return the library made from a folder of C files, None if it cannot be made here."""
-    march, cc = os.environ.get(MARCH, "native"), compiler()
+    march, cc = os.environ.get(MARCH, NATIVE), compiler()
     if march == OFF or cc is None:
         return None
-    command = [*cc, *FLAGS, f"-march={march}"]
+    # what x86 calls the architecture is the processor on ARM, whose Clang has no -march=native
+    on_arm = march == NATIVE and platform.machine() in ("aarch64", "arm64")
+    command = [*cc, *FLAGS, "-mcpu=native" if on_arm else f"-march={march}"]
     # A home folder may be shared by machines whose processors differ.
     text = "".join(path.read_text() for path in sorted(sources.glob("*.[ch]")))
     recipe = f"{command} {_version(cc)} {LIBRARIES} {text} {processor()}".encode()
@@ -137,8 +144,20 @@ def _make(command: list[str], sources: Path, path: Path | None) -> ctypes.CDLL:
 
 
 def _compile(command: list[str], sources: Path) -> bytes:
-    """Return the library made from all sources by one command. Raises CompilerError, and OSError or SubprocessError
-    where it may succeed another time."""
+    """Return the library made from all sources by one command, without OpenMP where the compiler has none. Raises
+    CompilerError, and OSError or SubprocessError where it may succeed another time."""
+    try:
+        return _compile_once(command, sources)
+    except CompilerError as error:
+        if OPENMP not in command or not NO_OPENMP.search(str(error)):
+            raise
+    last = len(command) - 1 - command[::-1].index(OPENMP)  # CC may have named another one
+    content = _compile_once(command[:last] + command[last + 1 :], sources)
+    _warn(f"{command[0]} has no OpenMP, so c2t's kernels use one thread; name GCC by CC for more")
+    return content
+
+
+def _compile_once(command: list[str], sources: Path) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         made, said = Path(folder) / "library.so", Path(folder) / "said"
         whole = [*LIMITED, *command, *map(str, sorted(sources.glob("*.c"))), *LIBRARIES, "-o", str(made)]
@@ -149,7 +168,8 @@ def _compile(command: list[str], sources: Path) -> bytes:
         if code == 0:
             return made.read_bytes()
         lines = said.read_text(errors="replace").splitlines() or [f"exit code {code}"]
-    line = next((line for line in lines if "error" in line), lines[0])
+    line = next((line for line in lines if NO_OPENMP.search(line)), None)
+    line = line or next((line for line in lines if "error" in line), lines[0])
     if code == -signal.SIGXCPU:
         raise CompilerError(f"it takes more than {SECONDS} s of a processor")
     if code < 0 or any(word in line for word in PASSING):

@@ -3,7 +3,9 @@
 import ctypes
 import hmac
 import os
+import platform
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -91,9 +93,13 @@ def test_who_comes_meanwhile_waits(source: Path, counted) -> None:
 
 @needs_compiler
 def test_every_kernel_compiles_and_is_declared_in_the_header() -> None:
-    """A source that does not compile would leave the work to torch, and nobody would see it."""
-    command = [*compiled.compiler(), *compiled.FLAGS, "-fsyntax-only", "-Werror=missing-prototypes"]
-    subprocess.run([*command, *compiled.SOURCES.glob("*.c")], check=True)
+    """A source that does not compile would leave the work to torch, and nobody would see it. Not every compiler has
+    OpenMP; one for ARM is there where `apt-get install gcc-aarch64-linux-gnu` was called."""
+    flags = [flag for flag in compiled.FLAGS if flag != compiled.OPENMP] + ["-fsyntax-only"]
+    flags += ["-Werror=missing-prototypes", *compiled.SOURCES.glob("*.c")]
+    names = filter(shutil.which, ("gcc", "clang", "aarch64-linux-gnu-gcc"))
+    for command in (*([name] for name in names), [*compiled.compiler(), compiled.OPENMP]):
+        subprocess.run([*command, *flags], check=True)
 
 
 @pytest.mark.parametrize(("variable", "value"), [("PATH", ""), (compiled.MARCH, compiled.OFF)])
@@ -155,6 +161,31 @@ def test_the_processor_not_the_clock_limits_a_compiler(source: Path, counted, mo
         with pytest.warns(UserWarning, match="more than 120 s of a processor"):
             assert library_in_new_process(source) is None
     assert calls() == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "clang: error: unsupported option '-fopenmp'",
+        "kernel.c:1:10: fatal error: 'omp.h' file not found",
+        "/usr/bin/ld: cannot find -lgomp: No such file\ncollect2: error: ld returned 1 exit status",
+    ],
+)
+@needs_compiler
+def test_a_compiler_without_openmp_makes_kernels_of_one_thread(said: str, source: Path, counted) -> None:
+    calls = counted(f'case "$*" in *-fopenmp*) echo {shlex.quote(said)}; exit 1;; esac; exec gcc "$@"')
+    with pytest.warns(UserWarning, match="has no OpenMP, so c2t's kernels use one thread"):
+        assert library_in_new_process(source).seven() == 7
+    assert library_in_new_process(source).seven() == 7  # without another word
+    assert calls() == 2
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "arm64"])
+def test_arm_names_its_processor(machine: str, source: Path, counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    counted('echo "error: $*"; exit 1')
+    with pytest.warns(UserWarning, match="-march=native" if machine == "x86_64" else "-mcpu=native"):
+        assert library_in_new_process(source) is None
 
 
 def one_bit(content: bytes) -> bytes:

@@ -3,10 +3,17 @@
 
    OpenMP's own barrier spins for milliseconds until the others have come. If other work holds a core, so that two
    threads share one, the thread that waits keeps the other from coming, and a forward can take a second. This one
-   yields its core to other work. Loops in such a region are `nowait`, and `barrier_wait` follows them. */
+   yields its core to other work. Loops in such a region are `nowait`, and `barrier_wait` follows them.
+
+   A compiler without OpenMP passes over the pragmas: one thread does all. */
 
 #pragma once
+#ifdef _OPENMP
 #include <omp.h>
+#else
+static inline int omp_get_thread_num(void) { return 0; }
+static inline int omp_get_num_threads(void) { return 1; }
+#endif
 #include <sched.h>
 
 #define LOOKS 1000 /* before the core is offered: on recent x86 tens of microseconds, longer than most waits */

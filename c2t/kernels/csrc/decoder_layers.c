@@ -22,7 +22,6 @@
 #include "tiles.h"
 #include "vectors.h"
 
-#include <omp.h>
 #include <string.h>
 #ifdef __AVX512F__
 #include <immintrin.h>

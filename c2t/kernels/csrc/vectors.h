@@ -17,7 +17,13 @@ typedef int32_t integers __attribute__((vector_size(4 * W), aligned(4), may_alia
 #define AT(pointer) (*(vector *)(pointer))
 #define READ(pointer) (*(const vector *)(pointer))
 #define INFINITE __builtin_inff()
-#define SUMS(a, b, first, half) (__builtin_shuffle(a, b, first) + __builtin_shuffle(a, b, first + half))
+
+/* Lanes of two vectors by their numbers, those of b after those of a. GCC before 12 has not what Clang has. */
+#ifdef __clang__
+#define LANES(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define LANES(a, b, ...) __builtin_shuffle(a, b, (integers){__VA_ARGS__})
+#endif
 
 /* W numbers in bf16. */
 static inline vector widened(const uint16_t *numbers) {
@@ -32,23 +38,31 @@ static inline float total(vector v) {
     return lanes[0];
 }
 
+/* The first halves of segments of so many lanes, `by` lanes further: one vector's and the other's in turns. */
+#define PAIR(l, by) (l) + (by), (l) + (by) + W
+#define QUAD(l, by) (l) + (by), (l) + 1 + (by), (l) + (by) + W, (l) + 1 + (by) + W
+#define FOUR(l) (l), (l) + 1, (l) + 2, (l) + 3
+#if W == 16
+#define EIGHTS(by) FOUR(by), FOUR(4 + (by)), FOUR(16 + (by)), FOUR(20 + (by))
+#define FOURS(by) FOUR(by), FOUR(16 + (by)), FOUR(8 + (by)), FOUR(24 + (by))
+#define TWOS(by) QUAD(0, by), QUAD(4, by), QUAD(8, by), QUAD(12, by)
+#define ONES(by) PAIR(0, by), PAIR(2, by), PAIR(4, by), PAIR(6, by), PAIR(8, by), PAIR(10, by), PAIR(12, by), PAIR(14, by)
+#else
+#define FOURS(by) FOUR(by), FOUR(8 + (by))
+#define TWOS(by) QUAD(0, by), QUAD(4, by)
+#define ONES(by) PAIR(0, by), PAIR(2, by), PAIR(4, by), PAIR(6, by)
+#endif
+#define SUMS(a, b, HALVES, by) (LANES(a, b, HALVES(0)) + LANES(a, b, HALVES(by)))
+
 /* The vector of the totals of W vectors. A step adds the halves of each segment of lanes, as `total` does, and puts
    those of two vectors side by side. */
 static inline __attribute__((always_inline)) vector totals(vector *v) {
 #if W == 16
-    const integers eight = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
-    const integers four = {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27};
-    const integers two = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
-    const integers single = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
-    for (int i = 0; i < 8; i++) v[i] = SUMS(v[i], v[i + 8], eight, 8);
-#else
-    const integers four = {0, 1, 2, 3, 8, 9, 10, 11};
-    const integers two = {0, 1, 8, 9, 4, 5, 12, 13};
-    const integers single = {0, 8, 2, 10, 4, 12, 6, 14};
+    for (int i = 0; i < 8; i++) v[i] = SUMS(v[i], v[i + 8], EIGHTS, 8);
 #endif
-    for (int i = 0; i < 4; i++) v[i] = SUMS(v[i], v[i + 4], four, 4);
-    for (int i = 0; i < 2; i++) v[i] = SUMS(v[i], v[i + 2], two, 2);
-    return SUMS(v[0], v[1], single, 1);
+    for (int i = 0; i < 4; i++) v[i] = SUMS(v[i], v[i + 4], FOURS, 4);
+    for (int i = 0; i < 2; i++) v[i] = SUMS(v[i], v[i + 2], TWOS, 2);
+    return SUMS(v[0], v[1], ONES, 1);
 }
 
 #if W == 16
@@ -56,13 +70,12 @@ static inline __attribute__((always_inline)) vector totals(vector *v) {
 #define LOWER(l, s) ((l) & (s) ? 16 + (l) - (s) : (l))
 #define UPPER(l, s) ((l) & (s) ? 16 + (l) : (l) + (s))
 #define FOUR_OF(OF, l, s) OF(l, s), OF(l + 1, s), OF(l + 2, s), OF(l + 3, s)
-#define ALL_OF(OF, s) {FOUR_OF(OF, 0, s), FOUR_OF(OF, 4, s), FOUR_OF(OF, 8, s), FOUR_OF(OF, 12, s)}
+#define ALL_OF(OF, s) FOUR_OF(OF, 0, s), FOUR_OF(OF, 4, s), FOUR_OF(OF, 8, s), FOUR_OF(OF, 12, s)
 #define EXCHANGE(s)                                                                                               \
     for (int i = 0; i < 16; i++)                                                                                  \
         if (!(i & s)) {                                                                                           \
-            const integers lower = ALL_OF(LOWER, s), upper = ALL_OF(UPPER, s);                                      \
             vector a = v[i], b = v[i + s];                                                                        \
-            v[i] = __builtin_shuffle(a, b, lower), v[i + s] = __builtin_shuffle(a, b, upper);                     \
+            v[i] = LANES(a, b, ALL_OF(LOWER, s)), v[i + s] = LANES(a, b, ALL_OF(UPPER, s));                       \
         }
 
 /* Turn the columns of 16 vectors into vectors, in place. */

@@ -47,13 +47,15 @@ class DraftKind:
     load: makes the draft of its folder; raises InputError for a wrong one. part: name of the folder in a pair's; None
     for a draft without files, whose `load` gets an empty path. holds: True for a folder of this kind that is given
     without a name. eagle_layer: True for a folder whose draft is an EAGLE layer, which can be computed in 8 bits.
-    trained: it was trained for the weights of one target. ending: the one that its name always has.
+    language_model: it is one, and loaded as a target is. trained: it was trained for the weights of one target. ending:
+    the one that its name always has.
     """
 
     load: Callable[[Path, DraftRequest], BaseDraft]
     part: str | None = None
     holds: Callable[[Path], bool] = _never
     eagle_layer: Callable[[Path], bool] = _never
+    language_model: bool = False
     trained: bool = False
     ending: str | None = None
 

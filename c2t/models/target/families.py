@@ -56,7 +56,7 @@ class Family:
     gelu: bool = False
     before: tuple[str | None, str | None] = ("input_layernorm", "post_attention_layernorm")
     after: tuple[str | None, str | None] = (None, None)
-    head_norms: tuple[str, ...] = ()
+    head_norms: tuple[str | None, str | None] = (None, None)
     epsilon: str = "variance_epsilon"
     offset: float = 0.0
     window: Callable[[PreTrainedConfig, int], int | None] = no_window
@@ -89,17 +89,27 @@ class Family:
         """Return what a layer is made of; its tables of rotations are those of `tables`."""
         attention, mlp = layer.self_attn, layer.mlp
         config, number = attention.config, attention.layer_idx
-        gates = [weights for name in self.gating for weights in _linear(mlp, name, 3 - len(self.gating))]
-        norms = [_weight(layer, name) for name in (*self.before, *self.after)]
-        heads = [_weight(attention, name) for name in self.head_norms or (None, None)]
+        gate, up = (weights for name in self.gating for weights in _linear(mlp, name, 3 - len(self.gating)))
+        read_norm, norm, out_norm, down_norm = (_weight(layer, name) for name in (*self.before, *self.after))
+        query_norm, key_norm = (_weight(attention, name) for name in self.head_norms)
         return LayerParts(
-            tuple(weights for name in self.reading for weights in _linear(attention, name)),
-            *_linear(attention, "o_proj"),
-            *gates,
-            *_linear(mlp, "down_proj"),
-            *(*norms, *heads),
-            *(config.num_attention_heads, config.num_key_value_heads, head_dim(config)),
-            *(config.rms_norm_eps, attention.scaling, self.offset),
+            reading=tuple(weights for name in self.reading for weights in _linear(attention, name)),
+            out=_linear(attention, "o_proj")[0],
+            gate=gate,
+            up=up,
+            down=_linear(mlp, "down_proj")[0],
+            read_norm=read_norm,
+            norm=norm,
+            out_norm=out_norm,
+            down_norm=down_norm,
+            query_norm=query_norm,
+            key_norm=key_norm,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            dim=head_dim(config),
+            epsilon=config.rms_norm_eps,
+            scale=attention.scaling,
+            offset=self.offset,
             window=self.window(config, number) or 0,
             table=self._table(config, number),
             gelu=self.gelu,

@@ -72,7 +72,7 @@ class StockFamily:
         attention = StockModule(
             f"{name}Attention",
             _attention(family),
-            {**dict.fromkeys((*family.reading, "o_proj"), LINEAR), **dict.fromkeys(family.head_norms, norm)},
+            dict.fromkeys((*family.reading, "o_proj"), LINEAR) | dict.fromkeys(filter(None, family.head_norms), norm),
         )
         linears = dict.fromkeys((*family.gating, "down_proj"), LINEAR)
         mlp = StockModule(f"{name}MLP", parts={**linears, family.activation: GELU if family.gelu else SILU})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedConfig
+from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedConfig, Qwen3Config
 
 from c2t.kernels.native import kernels
 from c2t.models.loading import load_target
@@ -21,6 +21,7 @@ LLAMA = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "nu
     ("config", "stored", "pays", "wanted"),
     [
         (LlamaConfig(**LLAMA, vocab_size=61), torch.bfloat16, True, torch.bfloat16),
+        (Qwen3Config(**LLAMA, vocab_size=61), torch.bfloat16, True, torch.bfloat16),
         (LlamaConfig(**LLAMA, vocab_size=61), torch.bfloat16, False, torch.float32),
         (LlamaConfig(**LLAMA, vocab_size=61), torch.float32, True, torch.float32),
         (GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=61), torch.bfloat16, True, torch.float32),
@@ -58,7 +59,7 @@ def test_a_model_is_in_bf16_where_the_kernels_run_it(served: bool, monkeypatch: 
     assert load_pair("tiny").target.model.dtype == (torch.bfloat16 if served else torch.float32)
 
 
-@pytest.mark.parametrize(("draft", "stored"), [("eagle", True), ("eagle3", True), ("mtp", False), ("lm", False)])
+@pytest.mark.parametrize(("draft", "stored"), [("eagle", True), ("eagle3", True), ("mtp", False), ("lm", True)])
 def test_a_draft_that_the_kernels_do_not_run_keeps_its_pair_in_float32(
     draft: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
