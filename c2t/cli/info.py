@@ -86,16 +86,16 @@ def _pair(name: str) -> list[Facts]:
     text = read_file(card).decode(errors="replace") if card.is_file() else ""
     licence = re.search(r"^license: (.*)", text, re.MULTILINE)
     values = {"name": name, "drafts": sizes} | ({"licence": licence[1]} if licence else {})
-    default = "bfloat16 for a Llama stored in it with a head on an EAGLE layer or with lookup, else float32"
+    default = "bfloat16 for a target of a fast family stored in it, with a draft that is fast, too, else float32"
     default = default if bf16_is_faster() else "float32"
     default += ", heads with an EAGLE layer rounded to 8 bits" * int8_is_fastest()
-    more = ", such as int8 and int4 for a Llama" * (Kind.INT8 in works())
+    more = ", such as int8 and int4 for a fast family" * (Kind.INT8 in works())
     loads = f"on this CPU {default}; elsewhere the target's dtype; --dtype chooses another{more}"
     return [Facts("pair", values | {"loads in": loads, "on a CPU": arithmetic()})]
 
 
 def arithmetic() -> str:
-    """Return how Llama targets and EAGLE heads are computed on this machine's CPU."""
+    """Return how targets of fast families and EAGLE heads are computed on this machine's CPU."""
     if kernels() is not None:
         return f"c2t's kernels in C: sums in float32, products with bfloat16 weights {PRODUCTS[fastest_in_bf16()]}"
     why = f"${MARCH} is {OFF}" if os.environ.get(MARCH) == OFF else "no C compiler here that makes c2t's kernels"

@@ -125,7 +125,7 @@ Device = Annotated[
 Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16", "int8", "int4"] | None,
     _models(
-        "Data type of target and draft: float64, float32, bfloat16, float16, or int8 and int4 for a Llama on a CPU.",
+        "Data type of target and draft: float64, float32, bfloat16, float16, or int8 and int4 on a CPU.",
         metavar="TYPE",
         show_default="the checkpoint's; on a CPU see c2t info",
     ),

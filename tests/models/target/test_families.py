@@ -1,6 +1,7 @@
 """Every family that the kernels run: transformers' logits, and the same bits in a tree as in plain decoding, in texts
 longer than their windows."""
 
+import copy
 from functools import cache
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import (
     Olmo3Config,
     Phi3Config,
     PreTrainedConfig,
+    PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
     SmolLM3Config,
@@ -68,9 +70,13 @@ FORMS = ["float32", "bf16", pytest.param("int8", marks=needs_bytes), pytest.para
 @cache
 @torch.inference_mode(False)
 def target_of(name: str, form: str = "float32") -> Target:
-    model = language_model(CONFIGS[name], spread=0.3).to(torch.bfloat16)  # so that all forms have the same weights
-    rounded = form in ("int8", "int4")
-    return Target(model if form == "bf16" else model.float(), rounded, form == "int4")
+    model, rounded = language_model(CONFIGS[name], spread=0.3), form in ("int8", "int4")
+    return Target(model.bfloat16() if form == "bf16" else model.float(), rounded, form == "int4")
+
+
+def exact_of(name: str) -> PreTrainedModel:
+    """The same weights, which transformers computes with in float64."""
+    return copy.deepcopy(target_of(name).model).double()
 
 
 def prompts() -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,7 +96,7 @@ def test_every_family_is_tested() -> None:
 @torch.inference_mode()
 def test_logits_are_those_of_transformers(name: str) -> None:
     """Of two prompts and of every node of a tree; stock forwards have no cache."""
-    target, exact = target_of(name), language_model(CONFIGS[name], spread=0.3).to(torch.bfloat16).double()
+    target, exact = target_of(name), exact_of(name)
     session, (tokens, lengths), tree = target.session(), prompts(), tree_of([5, 7])
     assert session.packed is not None
     first, verified = session.prefill(tokens, lengths), session.verify(tree)
@@ -130,6 +136,20 @@ def test_a_tree_has_the_bits_of_plain_decoding(name: str, form: str) -> None:
         texts = [texts[0] + tree.token[0, path].tolist(), texts[1] + tree.token[1, :1].tolist()]
 
 
+@pytest.mark.parametrize("name", slow_except(CONFIGS, "olmo2"))
+@torch.inference_mode()
+def test_taps_are_the_inputs_of_layers(name: str) -> None:
+    target, tokens = Target(target_of(name).model), prompts()[0]
+    target.tap((0, 2))
+    try:
+        found = target.session().prefill(tokens, torch.tensor([19, 19])).features
+    finally:
+        target.tap(())
+    states = target.model(tokens, output_hidden_states=True).hidden_states
+    wanted = torch.cat([states[0], states[2]], -1)
+    assert_within(found, wanted, NETWORK * wanted.abs().max())
+
+
 @pytest.mark.parametrize("name", slow_except(CONFIGS, "gemma3"))
 @torch.inference_mode()
 def test_a_cached_beginning_changes_no_bit(name: str) -> None:
@@ -150,7 +170,7 @@ def test_a_cached_beginning_changes_no_bit(name: str) -> None:
 @torch.inference_mode()
 def test_a_language_model_drafts_in_its_packed_form(name: str) -> None:
     """Its distributions are transformers', over rows of different length."""
-    draft, exact = DraftLM(target_of(name)), language_model(CONFIGS[name], spread=0.3).to(torch.bfloat16).double()
+    draft, exact = DraftLM(target_of(name)), exact_of(name)
     session, (tokens, lengths) = draft.session(), prompts()
     assert session.packed is not None
     session.observe(tokens, tokens.new_zeros(*tokens.shape, 1)[:, :-1].float(), lengths - 1)
