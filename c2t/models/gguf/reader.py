@@ -9,10 +9,9 @@ every string on its own through numpy: 10 s for a vocabulary of 262,144 tokens, 
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from jaxtyping import UInt8
@@ -74,8 +73,8 @@ class Gguf(NamedTuple):
             file.seek(tensor.begin)
             for begin in range(0, tensor.rows, at_once):
                 count = min(at_once, tensor.rows - begin)
-                data = bytearray(count * tensor.row_bytes)
-                if file.readinto(data) != len(data):
+                data = bytearray(file.read(count * tensor.row_bytes))
+                if len(data) < count * tensor.row_bytes:
                     raise InputError(f"{self.path}: it has become shorter while it was read; {AGAIN}")
                 yield torch.frombuffer(data, dtype=torch.uint8).view(count, -1)
 
@@ -114,7 +113,7 @@ def read_header(path: Path) -> Gguf:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
+def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file, and say its size. InputError if it cannot be read."""
     if not path.is_file():  # a pipe would be waited for
         raise InputError(f"{path}: {'no regular file' if path.exists() else 'no such file'}")
@@ -128,7 +127,7 @@ def opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
 class _Header:
     """Reads the parts of a header one after the other, none of them beyond the file's end."""
 
-    def __init__(self, path: Path, file: BufferedReader, size: int):
+    def __init__(self, path: Path, file: BinaryIO, size: int):
         self.path, self.file, self.size = path, file, size
 
     def read(self, count: int, what: str) -> bytes:
