@@ -18,7 +18,6 @@ from c2t.storage.published import PUBLISHED, PublishedPair
 
 HOME = "C2T_HOME"  # the variable that names another folder with checkpoints/ and data/
 CLASSIFIER = "classifier"
-GGUF = ".gguf"  # ending of a file that is a whole model
 PROVENANCE = "provenance.json"  # next to a pair's parts
 DEFAULT_PAIR = "smollm2"  # the default of every command and of load_pair
 PACKAGED = ("smollm2",)  # pairs whose target comes in a package and is converted where it is loaded

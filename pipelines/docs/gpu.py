@@ -29,14 +29,13 @@ def texts() -> str:
     return table(columns, rows, source(line, how, run["dtype"]))
 
 
-def phases(brief: bool = False) -> str:
-    """Return the table of a level's selection and of whole draft phases; brief: drafting for one prompt only."""
+def phases() -> str:
+    """Return the table of a level's selection and of whole draft phases."""
     line = _last("gpu_report")
     rows = []
     for name, (median, low, high, floor) in line["figures"].items():
         stage, what = name.split(": ", 1)
-        one_prompt = stage == "draft" and ("one level" in what or " 1 rows" in what)
-        if one_prompt if brief else stage in ("select", "draft"):
+        if stage in ("select", "draft"):
             over = floor and median / floor
             rows.append((f"{stage}: {what}", f"{median:.4f}", f"{low:.4f}-{high:.4f}", number(over, ".2f")))
     return table(

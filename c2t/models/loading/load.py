@@ -12,6 +12,8 @@ from c2t.errors import InputError, check_kind, check_truth
 from c2t.kernels.decoder_layers import int8_is_fastest, rounds
 from c2t.kernels.device import checked_device
 from c2t.models.drafts.session import BaseDraft
+from c2t.models.gguf.conversion import converted
+from c2t.models.gguf.reader import is_gguf
 from c2t.models.loading.eagle_checkpoint import fetch
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint
 from c2t.models.loading.load_target import DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
@@ -220,7 +222,9 @@ def _arithmetic(
 
 
 def _target_place(reference: str | Path) -> Path | str:
-    """Return the target's folder or Hub id; the one that comes in a package is converted unless it is there."""
+    """Return the target's folder or Hub id; a GGUF file, and one that comes in a package, is converted once."""
+    if is_gguf(reference):
+        return converted(checkpoints.usable(reference))
     if reference == gguf_target.PAIR and checkpoints.find(reference, "target") is None:
         return gguf_target.install(gguf_target.home())
     return checkpoints.resolve(reference, "target")

@@ -11,13 +11,14 @@ from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line, refusing
 from c2t.models.loading.checkpoint_files import check_files
-from c2t.models.target.default_dtype import default_dtype, has_bf16
+from c2t.models.loading.memory import check_memory
+from c2t.models.target.default_dtype import default_dtype, has_bf16, is_bf16
 from c2t.models.target.packed_model import PackedModel
 from c2t.models.target.target import Target
 from c2t.models.target.tensor_parallel import distributed_config, gather_shared
 
 Dtype = torch.dtype | str
-# Dtypes that a Llama's weights are rounded to, on a CPU.
+# Dtypes that weights are rounded to, on a CPU.
 ROUNDED = {torch.int8: "int8", torch.int4: "int4"}  # type: ignore[attr-defined]
 DEFAULT = "default"  # dtype of a target that `default_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
@@ -38,7 +39,10 @@ def load_target(
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
         kind = default_dtype(source, trust_remote_code) if dtype == DEFAULT else dtype
-        kind = torch.float32 if kind in ROUNDED else kind  # which it is rounded from
+        if kind in ROUNDED:  # what it is rounded from
+            kind = torch.bfloat16 if is_bf16(source, trust_remote_code) else torch.float32
+        if device.type == "cpu" and not device_map and isinstance(kind, torch.dtype):
+            check_memory(source, kind, ROUNDED.get(dtype, ""))
         if tensor_parallel:
             where["distributed_config"] = distributed_config(source, trust_remote_code)
         with _no_report():
@@ -64,7 +68,7 @@ def load_target(
         gather_shared(model)
     if (dtype, kind) == (DEFAULT, torch.bfloat16) and not PackedModel.serves(model):
         model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
-    if model.dtype == torch.bfloat16 and device.type == "cpu" and not has_bf16():
+    if model.dtype == torch.bfloat16 and dtype not in ROUNDED and device.type == "cpu" and not has_bf16():
         how = "torch imitates it slowly: float32 is faster here"
         if PackedModel.serves(model):
             how = "c2t's kernels compute in float32, on weights that stay in bf16"

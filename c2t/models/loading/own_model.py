@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from c2t.errors import InputError
 from c2t.models.drafts.uniform import LOOKUP
+from c2t.models.gguf.reader import is_gguf
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
@@ -22,9 +23,7 @@ class Choice(NamedTuple):
 
 def is_model(reference: str | Path | None) -> bool:
     """Return True for a folder, a Hub id or a GGUF file; False for a pair's name."""
-    if reference is None:
-        return False
-    return not checkpoints.is_name(reference) or str(reference).endswith(checkpoints.GGUF)
+    return reference is not None and (not checkpoints.is_name(reference) or is_gguf(reference))
 
 
 def pair_and_target(pair: str | Path | None, target: str | Path | None) -> tuple[str | None, str | Path | None]:
