@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from c2t.classifier import TreeClassifier
 from c2t.errors import InputError
 from c2t.models.drafts.uniform import LOOKUP
 from c2t.models.loading.load import Pair, load_pair, with_ngrams
@@ -38,10 +39,15 @@ TREES = (
 ROUNDS = tuple(f"hierarchical:rounds={rounds},of=threshold:threshold=0.2,K=6,W=6,levels=4" for rounds in (2, 3, 4))
 
 
+def policy_named(spec: str) -> Policy:
+    """Return a policy that reads no classifier."""
+    return parse(spec, TreeClassifier.from_pretrained)
+
+
 def ways(name: str, pair: Pair, specs: Sequence[str]) -> list[Ours]:
     """Return a way's settings: these policies, and for a draft with a model each with the text's n-grams, too."""
     drafts = [pair] if pair.draft.has_ngrams else [pair, with_ngrams(pair)]
-    policies: list[Policy] = [parse(spec) for spec in specs]
+    policies = [policy_named(spec) for spec in specs]
     return [Ours(name, how(drawn, policy), drawn, policy) for drawn in drafts for policy in policies]
 
 
@@ -49,9 +55,9 @@ def field_of(target: str, heads: Sequence[str], dtype: torch.dtype | None) -> li
     """Return the settings of every way, plain decoding first. Self-speculation is left out, with a line, where the
     target has no 4-bit form."""
     lookup = load_pair(target=target, draft=LOOKUP, dtype=dtype)
-    field = [[Ours(PLAIN, "", lookup, parse("plain"))], ways(COPIES, lookup, TREES)]
+    field = [[Ours(PLAIN, "", lookup, policy_named("plain"))], ways(COPIES, lookup, TREES)]
     try:
-        check_compatible(parse(ROUNDS[0]), lookup.target)
+        check_compatible(policy_named(ROUNDS[0]), lookup.target)
         field.append(ways(SELF, lookup, ROUNDS))
     except InputError as error:
         terminal.say(f"{SELF} is left out: {error}", error=True)

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from c2t.policies import POLICIES
-from pipelines.docs import batches, constructions, findings, gpu, heads, ngrams, papers, parallel, platforms, speed
+from pipelines.docs import (
+    batches,
+    constructions,
+    findings,
+    gpu,
+    heads,
+    ngrams,
+    papers,
+    parallel,
+    platforms,
+    speed,
+)
 from pipelines.docs.cells import interval, table
 from pipelines.docs.result_lines import BY_PROMPT, lines, source
 
@@ -99,7 +110,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "serving": batches.serving,
     "gpu-texts": gpu.texts,
     "gpu-phases": gpu.phases,
-    "gpu-phases-brief": partial(gpu.phases, brief=True),
     "constructions": constructions.constructions,
     "points": constructions.points,
     "paper-verdicts": papers.verdicts,
