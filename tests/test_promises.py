@@ -240,8 +240,8 @@ PROMISES: dict[str, dict[str, str]] = {
         "`--prefix-memory` MiB (256) cache what was computed of the last prompts.": """
             tests/cli/test_serve.py::test_without_options_it_serves_this_machine_alone
             tests/models/target/test_prefixes.py::test_memory_is_bounded_and_what_was_not_used_for_longest_goes""",
-        """A prompt that begins like one of them has only the rest computed, with the same bits. Only Llamas on a CPU
-        have this: elsewhere bits depend on what is computed at the same time.""": """
+        """A prompt that begins like one of them has only the rest computed, with the same bits. Only models with
+        kernels on a CPU have this: elsewhere bits depend on what is computed at the same time.""": """
             tests/models/target/test_prefixes.py::test_what_is_known_is_not_computed_and_all_bits_are_the_same
             tests/models/target/test_prefixes.py::test_rounds_behind_a_known_beginning_go_on_as_ever
             tests/models/target/test_prefixes.py::test_where_bits_depend_on_what_is_beside_nothing_is_kept

@@ -7,6 +7,7 @@ import typer
 from c2t.cli import terminal
 from c2t.cli.data import finetune, harvest, train
 from c2t.cli.decode import bench, generate, info
+from c2t.cli.draft import app as draft
 from c2t.cli.export import export_hub
 from c2t.cli.overview import HELP, LISTED, main
 from c2t.cli.serve import serve
@@ -23,5 +24,6 @@ PANELS = {name: panel for panel, commands in LISTED.items() for name in commands
 
 app = typer.Typer(cls=terminal.Commands, no_args_is_help=True, help=HELP)
 app.callback()(main)
+app.add_typer(draft, name="draft", rich_help_panel=PANELS["draft"])
 for command in COMMANDS:
     app.command(rich_help_panel=PANELS[command.__name__.replace("_", "-")])(command)

@@ -36,6 +36,9 @@ LISTED = {
         "plot": "Plot the results of sweeps again, and compare the policies at equal acceptance length.",
         "info": "Describe a pair, a classifier or a harvest.",
     },
+    "Make a head": {
+        "draft": "Train a draft head for a model of your own: c2t draft train.",
+    },
 }
 
 

@@ -1,6 +1,7 @@
 """The default policy of a pair: the one that its provenance.json names, or one for which it has the files."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from c2t.policies.spec import check_own
 from c2t.storage import paths as checkpoints
@@ -18,11 +19,16 @@ def default_policy(pair: str) -> str:
 
 
 def policy_of_pair(pair: str) -> str | None:
-    """Return the policy that a pair names, as the command line writes it (`c2t.policies.spec`); None if it names none.
-    InputError as `check_own`."""
+    """Return the policy that a pair names, as `policy_of_folder`; None if it names none."""
     folder = checkpoints.find(pair, "") if checkpoints.is_name(pair) else None
-    file = folder / checkpoints.PROVENANCE if folder else None
-    if file is None or not file.is_file():
+    return policy_of_folder(folder) if folder else None
+
+
+def policy_of_folder(folder: Path) -> str | None:
+    """Return the policy that the provenance.json of a folder of drafts names, as the command line writes it
+    (`c2t.policies.spec`); None if it names none. InputError as `check_own`."""
+    file = folder / checkpoints.PROVENANCE
+    if not file.is_file():
         return None
     spec = from_json(_Provenance, read_file(file), file).policy
     if spec is not None:

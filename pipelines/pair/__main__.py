@@ -1,7 +1,7 @@
 """Build the embedded pair or one of its relatives from their corpus, or the heads of smollm2 from its own texts.
 
     python -m pipelines.pair tiny|tiny-small|tiny-qwen [--stage NAME]
-    python -m pipelines.pair smollm2 --data FOLDER [--stage NAME]
+    python -m pipelines.pair smollm2 --data FOLDER --minutes MINUTES --stage NAME
 
 A finished stage is skipped, a stopped one resumes. Intermediate state is in build/PAIR; delete a stage's file there to
 make the stage again.
@@ -14,11 +14,12 @@ from typing import Annotated, Literal
 import torch
 import typer
 
+from c2t.drafting.train import DraftSettings
 from c2t.errors import InputError
 from c2t.storage import paths
 from pipelines import terminal
 from pipelines.pair.build import STAGES, build, stages_of
-from pipelines.pair.recipes import PAIRS, ROOT
+from pipelines.pair.recipes import PAIRS
 from pipelines.pair.smollm2 import build as smollm2
 
 Stage = StrEnum("Stage", {name: name for name in dict.fromkeys([*STAGES, *smollm2.STAGES, "all"])})
@@ -32,14 +33,9 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 def main(
     pair: Annotated[Name, typer.Argument(help="Which one.")],
     stage: Annotated[Stage, typer.Option(help="One stage, or all that are not finished.")] = Stage["all"],
-    minutes: Annotated[
-        float | None, typer.Option(help="Time limit of each training; schedules fit into it. Not for smollm2.")
-    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time limit of each training; schedules fit into it.")] = None,
     data: Annotated[
         Path | None, typer.Option(help=f"{ONLY_SMOLLM2}folder of train/, mt_bench/, humaneval/ and gsm8k/.")
-    ] = None,
-    work: Annotated[
-        Path | None, typer.Option(help=f"{ONLY_SMOLLM2}texts, checkpoints and logs.", show_default="build/smollm2")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help=f"{ONLY_SMOLLM2}folder of the pair.", show_default="checkpoints/smollm2")
@@ -52,21 +48,15 @@ def main(
     if stage not in (*stages, "all"):
         raise InputError(f"{pair.value} has no stage {stage.value}; it has {', '.join(stages)}")
     if pair == "smollm2":
-        if minutes:
-            raise InputError("smollm2 is trained in rounds, without --minutes: stop it at any time, and it resumes")
         if device == "cuda" and not torch.cuda.is_available():
             raise InputError("no CUDA device is on this machine; --device cpu always works")
-        setup = smollm2.Setup(
-            work or ROOT / "build" / "smollm2",
-            data,
-            out or paths.root() / "checkpoints" / "smollm2",
-            torch.device(device or "cpu"),
-        )
+        folder, where = out or paths.root() / "checkpoints" / "smollm2", torch.device(device or "cpu")
+        setup = smollm2.Setup(data, folder, where, minutes or DraftSettings().minutes)
         for name in stages if stage == "all" else [stage.value]:
             stages[name](setup)
         return
-    if data or work or out or device:
-        raise InputError(f"--data, --work, --out and --device are for smollm2, not for {pair.value}")
+    if data or out or device:
+        raise InputError(f"--data, --out and --device are for smollm2, not for {pair.value}")
     recipe = PAIRS[pair.value]
     build(recipe, stages_of(recipe) if stage == "all" else [stage.value], minutes)
 

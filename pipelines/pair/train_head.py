@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
+from c2t.drafting.losses import noisy
 from c2t.models.drafts.eagle import Head
-from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.loading.eagle_checkpoint import save_head
 from pipelines.pair.train_lm import Progress, rate
@@ -69,13 +69,10 @@ def target_features(target: LlamaForCausalLM, ids: Int[Tensor, "rows n"], batch:
     return torch.cat([target.model(rows).last_hidden_state.half() for rows in ids.split(batch)]).clone()
 
 
-def save_draft(head: Head, folder: Path, tokens: Int[Tensor, " v"] | None = None) -> None:
-    """Write a head in bf16, without the embedding, which is the target's. tokens: that it drafts from, not of EAGLE-3,
-    which has its own; None for all."""
+def save_draft(head: Head, folder: Path) -> None:
+    """Write a head in bf16, without the embedding, which is the target's."""
     stored = copy.deepcopy(head).cpu()
     stored.embed_tokens = None
-    if tokens is not None and not isinstance(stored, Eagle3Head):
-        stored.tokens = tokens
     save_head(stored.to(torch.bfloat16), folder)
 
 
@@ -86,11 +83,6 @@ def soft_cross_entropy(
     with torch.no_grad():
         wanted = lm_head(true).float().softmax(-1)
     return -(wanted * lm_head(predicted).float().log_softmax(-1)).sum(-1).mean()
-
-
-def noisy(features: Float[Tensor, "B n H"], noise: float) -> Float[Tensor, "B n H"]:
-    """Return features with upstream's uniform noise."""
-    return features + (torch.rand_like(features) - 0.5) * noise * 512 / features.shape[1]
 
 
 def upstream_loss(head: nn.Module, lm_head: nn.Module, batch: Batch, noise: float) -> Tensor:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from c2t.drafting.learner import optimisers_of
 from c2t.errors import InputError
 
 
@@ -67,16 +68,6 @@ def next_token_loss(model: nn.Module, ids: Int[Tensor, "rows length"]) -> Float[
 def rate(progress: float, warmup: float) -> float:
     """Return the share of the learning rate: linear warm-up, then linear decay to a hundredth."""
     return min(progress / warmup, 1.0) * max(1.0 - progress, 0.01)
-
-
-def optimisers_of(
-    matrices: list[Tensor], others: list[Tensor], lr: float, decay: float = 0.0, matrix_decay: float = 0.0
-) -> list[torch.optim.Optimizer]:
-    """Return Muon for matrices, which takes fewer epochs until the text is memorised, and AdamW for all else."""
-    return [
-        torch.optim.Muon(matrices, lr=lr, weight_decay=matrix_decay, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=decay, fused=True),
-    ]
 
 
 # By hand, not by Lightning: two optimisers, a schedule that follows the clock and a resume inside an epoch would be

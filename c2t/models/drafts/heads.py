@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from torch import nn
+
 from c2t.errors import InputError
 from c2t.models.drafts.head_draft import draft_of
 from c2t.models.drafts.published_medusa import PublishedMedusaDraft, is_published, load_heads
@@ -10,6 +12,7 @@ from c2t.models.loading import eagle_checkpoint
 from c2t.models.loading.eagle_checkpoint import load_head
 from c2t.models.loading.registry import DRAFTS, DraftKind, DraftRequest
 from c2t.models.target.offloaded import check_in_memory
+from c2t.models.target.target import Target
 
 PARTS = {
     "eagle": "draft",
@@ -21,6 +24,15 @@ PARTS = {
 }
 
 
+def embedding_of(target: Target) -> nn.Embedding:
+    """Return the target's embedding as heads read it: its rows alone, which some families (Gemma) scale for
+    themselves."""
+    embedding = target.embed_tokens
+    if type(embedding).forward is nn.Embedding.forward:
+        return embedding
+    return nn.Embedding.from_pretrained(embedding.weight, freeze=not embedding.weight.requires_grad)
+
+
 def load(folder: Path, request: DraftRequest) -> BaseDraft:
     """Load a head and tap the target's layers that it reads; InputError for another target's head."""
     target, taps = request.target, request.taps
@@ -29,9 +41,9 @@ def load(folder: Path, request: DraftRequest) -> BaseDraft:
         if taps is not None:
             raise InputError(f"{folder}: Medusa's heads read the last layer; leave +taps= out")
         target.tap(())
-        return PublishedMedusaDraft(load_heads(folder, target.embed_tokens), target.lm_head)
+        return PublishedMedusaDraft(load_heads(folder, embedding_of(target)), target.lm_head)
     learns = target.embed_tokens.weight.requires_grad
-    head = load_head(folder, target.embed_tokens, target.lm_head, taps).requires_grad_(False)
+    head = load_head(folder, embedding_of(target), target.lm_head, taps).requires_grad_(False)
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
     target.tap(head.taps(target.num_layers))
     return draft_of(head, target.lm_head, request.rounded)

@@ -249,6 +249,8 @@ def _raw(head: Head) -> dict:
         "rope_theta": rope["rope_theta"],
         "vocab_size": config.vocab_size,
     }
+    if config.head_dim != config.hidden_size // config.num_attention_heads:
+        raw["head_dim"] = config.head_dim
     if rope["rope_type"] != "default":
         others = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
         raw["rope_scaling"] = {"type": rope["rope_type"], **others}

@@ -20,11 +20,11 @@ from c2t.models.loading.load_target import DEFAULT, ROUNDED, Dtype, load_target,
 from c2t.models.loading.names import PLACES, TAPS, DraftName, kind_of, parse, parts, place_in, place_of
 from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
+from c2t.models.loading.trained import trained_for
 from c2t.models.target import gguf_target
 from c2t.models.target.target import Target
 from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.storage import paths as checkpoints
-from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.storage.published import PUBLISHED
 
 
@@ -141,11 +141,12 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
 
 
 def with_ngrams(pair: Pair, prior_weight: float | None = None) -> Pair:
-    """Return the pair with its draft mixed with the text's n-grams, by default with the weights for drafts of its kind;
-    InputError if it is already."""
+    """Return the pair with its draft mixed with the text's n-grams, by default with the weights that were learned for
+    it, else those for drafts of its kind; InputError if it is already."""
     if pair.draft.has_ngrams:
         raise InputError(f"the draft of {pair.name} has {NGRAMS} already")
-    draft, source = _ended(pair.draft, pair.sources["draft"], NGRAMS, prior_weight, Path(), pair.target)
+    folder = Path(parse(pair.sources["draft"][0]).name)
+    draft, source = _ended(pair.draft, pair.sources["draft"], NGRAMS, prior_weight, folder, pair.target)
     return replace(pair, draft=draft, sources={**pair.sources, "draft": source})
 
 
@@ -237,22 +238,9 @@ def _device(name: str | torch.device) -> torch.device:
     return device
 
 
-@dataclass(frozen=True)
-class TrainedFor:
-    """Part of a pair's provenance.json that loading reads.
-
-    target_weights: `weights_fingerprint` of the target that its heads learned from.
-    """
-
-    __pydantic_config__ = OPEN
-    target_weights: str | None = None
-
-
 def _check_trained_for(head: Path, target: Path) -> None:
     """Warn if the head's pair says that it was trained for other weights of the target."""
-    file = head.parent / checkpoints.PROVENANCE
-    provenance = from_json(TrainedFor, read_file(file), file) if file.is_file() else TrainedFor()
-    if provenance.target_weights not in (None, weights_fingerprint(target)):
+    if trained_for(head.parent) not in (None, weights_fingerprint(target)):
         warnings.warn(
             f"{head} was trained for other weights than those of {target} (another quantisation, for instance): the "
             "text stays exact, but fewer of its tokens may be accepted",

@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 from c2t.errors import InputError
 from c2t.models.drafts.uniform import LOOKUP
+from c2t.models.gguf.conversion import converted
 from c2t.models.gguf.reader import is_gguf
+from c2t.models.loading.trained import facts_of, find_trained
+from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
@@ -37,7 +40,12 @@ def pair_and_target(pair: str | Path | None, target: str | Path | None) -> tuple
 
 
 def default_draft(target: str | Path) -> Choice:
-    """Return the draft of a target whose user names none: the published head of a Hub id, else copies of the text."""
+    """Return the draft of a target whose user names none: the head that `c2t draft train` made for these weights, else
+    the published one of a Hub id, else copies of the text."""
+    folder = converted(Path(target)) if is_gguf(target) else Path(target)
+    if folder.is_dir() and (head := find_trained(folder)):
+        ngrams = NGRAMS if facts_of(head.parent).ngrams else ""
+        return Choice(f"{head}{ngrams}", "the head that was trained for this model")
     published = [name for name, pair in PUBLISHED.items() if pair.target == str(target)]
     if published:
         name = published[-1]  # an EAGLE-3 head where there is one of both kinds

@@ -4,28 +4,33 @@ This is a cache language model (Kuhn and De Mori, 1990) around any draft; prompt
 counts. It costs no forward and serves every policy.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 
 from c2t.caches.ragged import whole
 from c2t.errors import InputError, check_number
 from c2t.kernels.draft_phase import NgramInput
 from c2t.kernels.level_plan import LevelPlan
-from c2t.kernels.ngrams import Paths, Prior, Trust, mix, raise_followers, serves
+from c2t.kernels.ngrams import LONGEST, Paths, Prior, Trust, mix, raise_followers, serves
 from c2t.models.drafts.session import BaseDraft, DraftSession, WrappedDraft
 from c2t.models.loading.registry import ENDINGS, TEXT, Ending
 from c2t.models.target.target import Target
 from c2t.protocols import Grown, NextTokenDistributions, Root, grow_tree_of
 from c2t.sessions.wrapped import WrappedSession
+from c2t.storage.atomic import write_text
+from c2t.storage.checked import CLOSED, from_json, read_file
 from c2t.storage.checksum import checksum
 from c2t.tree import Tree
 
 NGRAMS = "+ngrams"  # end of any draft's name, or "+ngrams=WEIGHT"
+LEARNED = "ngrams.json"  # weights that were learned for one draft, in its folder
 PRIOR_WEIGHTS = (1e-3, 1e6)  # smallest and largest; float32 has no room beyond them
 
 
@@ -76,10 +81,12 @@ class NgramDraft(WrappedDraft):
 
     Counts of what followed the last n tokens earlier in the text raise its probabilities, for several n, as
     `c2t.kernels.ngrams.mix` says; `mixing` says how much, and for which n. prior_weight: mix without what was learned,
-    with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: the default mixture.
+    with this weight for the shortest n; InputError outside of PRIOR_WEIGHTS. None: the mixture that was learned for
+    this draft, else the default one of its kind.
     """
 
     prior_weight: float | None = None
+    learned: Prior | None = None
 
     def __post_init__(self):
         if self.prior_weight is not None:
@@ -99,7 +106,7 @@ class NgramDraft(WrappedDraft):
     @property
     def prior(self) -> Prior:
         """Return the weight of the draft against counts."""
-        return self.mixing.prior(self.prior_weight)
+        return self.learned if self.learned and self.prior_weight is None else self.mixing.prior(self.prior_weight)
 
     @property
     def mark(self) -> str:
@@ -183,8 +190,41 @@ class NgramSession(WrappedSession):
         self.text, self.lengths = torch.cat(texts), torch.cat([self.lengths, other.lengths])
 
 
+Weight = Annotated[float, Field(ge=PRIOR_WEIGHTS[0], le=PRIOR_WEIGHTS[1], allow_inf_nan=False)]
+Term = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """A file of learned weights: those of contexts of `shortest` tokens and more, and the numbers of `Trust`."""
+
+    __pydantic_config__ = CLOSED
+    shortest: Annotated[int, Field(ge=1, le=LONGEST)]
+    weights: Annotated[list[Weight], Field(min_length=1, max_length=LONGEST)]
+    trust: Annotated[list[Term], Field(min_length=len(Trust()), max_length=len(Trust()))]
+
+
+def write_learned(folder: Path, prior: Prior) -> None:
+    """Store the weights that were learned for the draft in a folder. Raises OSError."""
+    learned = _Learned(prior.shortest, list(prior.weights), list(prior.trust))
+    write_text(folder / LEARNED, json.dumps(asdict(learned)) + "\n")
+
+
+def read_learned(folder: Path) -> Prior | None:
+    """Return the weights that were learned for the draft in a folder; None if there are none. InputError for a damaged
+    file."""
+    file = folder / LEARNED
+    if not file.is_file():
+        return None
+    learned = from_json(_Learned, read_file(file), file, "delete it for the weights of all drafts of its kind")
+    prior = Prior(learned.shortest, tuple(learned.weights), Trust(*learned.trust))
+    if prior.longest > LONGEST:
+        raise InputError(f"{file}: weights of contexts of up to {prior.longest} tokens; {LONGEST} are the most")
+    return prior
+
+
 def _with_ngrams(draft: BaseDraft, prior_weight: float | None, folder: Path, target: Target) -> NgramDraft:
-    return NgramDraft(draft, prior_weight)
+    return NgramDraft(draft, prior_weight, read_learned(folder) if folder.parts else None)
 
 
 ENDINGS[NGRAMS] = Ending(_with_ngrams, TEXT, number="WEIGHT", check=check_prior_weight)

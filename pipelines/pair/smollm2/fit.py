@@ -1,6 +1,5 @@
 """Conditioning of the Medusa-style head on the path: the learned fit, and the counts of pairs that it has to beat."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -8,18 +7,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from c2t.drafting.learner import ROWS, WARMUP, compute
+from c2t.drafting.library import Text
+from c2t.drafting.losses import eagle_states, some_of
+from c2t.drafting.rows import Rows, epoch, rows_of
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.wrappers.path_correction import PathCorrection, log_rest
-from c2t.models.wrappers.pmi_bigrams import PmiBigrams
 from c2t.models.wrappers.reweighted import CANDIDATES
 from c2t.models.wrappers.reweighted import Path as PathEnd
-from pipelines.pair.smollm2.epochs import train_epochs
-from pipelines.pair.smollm2.losses import eagle_states, some_of
-from pipelines.pair.smollm2.rounds import training_texts
-from pipelines.pair.smollm2.shards import Rows
 
 WIDTH, RANK = 256, 64
 EPOCHS = 2
+LEARNING_RATE, WEIGHT_DECAY = 2e-3, 1e-2
 
 
 class Guess(NamedTuple):
@@ -29,11 +28,6 @@ class Guess(NamedTuple):
     tokens: Int[Tensor, "m C"]
     log_probs: Float[Tensor, "m C"]
     wanted: Int[Tensor, " m"]
-
-
-def count_pairs(source: Path, vocabulary: int) -> PmiBigrams:
-    """Count the pairs of the answers in the training texts."""
-    return PmiBigrams.counted((text.ids[text.question :] for text in training_texts(source)), vocabulary)
 
 
 def new_fit(head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"]) -> PathCorrection:
@@ -77,19 +71,20 @@ def cross_entropy(fit: PathCorrection, guess: Guess) -> Float[Tensor, ""]:
 
 
 def train_fit(
-    head: MedusaHead,
-    embedding: nn.Embedding,
-    tokens: Int[Tensor, " v"],
-    lm_head: Tensor,
-    source: Path,
-    folder: Path,
+    head: MedusaHead, embedding: nn.Embedding, tokens: Int[Tensor, " v"], lm_head: Tensor, texts: list[Text]
 ) -> PathCorrection:
-    """Return a fit for a head, learned in EPOCHS from the texts that are there now; goes on from the folder's
-    checkpoint."""
+    """Return a fit for a head, learned in EPOCHS from the answers of these texts at a rate that falls over the second
+    half."""
     fit = new_fit(head, embedding, tokens).to(lm_head.device)
-
-    def losses(rows: Rows) -> dict[str, Tensor]:
-        return {"cross_entropy": cross_entropy(fit, guesses(head, rows, lm_head, tokens))}
-
-    train_epochs(EPOCHS, fit, losses, source, folder, lm_head.device)
+    optimiser = torch.optim.AdamW(fit.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    batches = [batch for number in range(EPOCHS) for batch in epoch(texts, ROWS, number)]
+    for step, batch in enumerate(batches):
+        torch.manual_seed(step)
+        for group in optimiser.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP, 2 * (1 - step / len(batches)))
+        with compute(lm_head.device):
+            loss = cross_entropy(fit, guesses(head, rows_of(batch).to(lm_head.device), lm_head, tokens))
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
     return fit.eval()

@@ -1,27 +1,19 @@
 """Questions for smollm2's answers, of three sources, without those of the bench prompts.
 
-A fourth source is the model itself (`texts.invent`). Bench prompts are left out by normalised text: a question goes
-that holds a bench prompt, is part of one, or shares a run of RUN words with one.
+A fourth source is the model itself. Bench prompts, those of `data/prompts/smollm2` among them, are left out by
+normalised text: a question goes that holds a bench prompt, is part of one, or shares a run of RUN words with one.
 """
 
-import ast
 import json
-import random
 import re
-import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from c2t.drafting.questions import tasks
+from c2t.storage.paths import prompts_of
+
 RUN = 10  # words
 BENCH = ("mt_bench", "humaneval", "gsm8k")
-DOCSTRING = (80, 900)  # characters
-PHRASES = (  # in turn; HumanEval's prompts in Spec-Bench's form say "Complete the code I provided."
-    "Complete this Python function.",
-    "Write the body of this function:",
-    "Finish the following code.",
-    "Implement the function below in Python, and explain it in short.",
-)
-SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "__pycache__"}
 
 
 def words(text: str) -> list[str]:
@@ -55,50 +47,16 @@ def first_turns(path: Path, every_turn: bool = False) -> list[str]:
     return [turn for prompt in turns for turn in (prompt if every_turn else prompt[:1])]
 
 
-def code_tasks() -> list[str]:
-    """Return tasks to write a function, from signatures and docstrings of the Python standard library."""
-    library = Path(sysconfig.get_path("stdlib"))
-    heads = []
-    for path in sorted(library.rglob("*.py")):
-        if SKIPPED.isdisjoint(path.relative_to(library).parts):
-            heads += functions(path)
-    unique = sorted(set(heads))
-    return [f"{PHRASES[index % len(PHRASES)]}\n\n{text}" for index, text in enumerate(unique)]
-
-
-def functions(path: Path) -> list[str]:
-    """Return head and docstring of each function of a file that has a docstring of a fitting length."""
-    try:
-        source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
-    except (SyntaxError, UnicodeDecodeError):
-        return []
-    heads = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list:
-            continue
-        docstring = ast.get_docstring(node)
-        if docstring is None or not DOCSTRING[0] <= len(docstring) <= DOCSTRING[1]:
-            continue
-        indented = "\n".join(f"    {line}".rstrip() for line in docstring.splitlines())
-        heads.append(f'def {node.name}({ast.unparse(node.args)}):\n    """{indented.strip()}\n    """\n')
-    return heads
-
-
-def questions(data: Path) -> tuple[dict[str, list[str]], dict[str, int], BenchFilter]:
-    """Return the questions by source, shuffled; how many the bench excludes; and the filter for further ones.
+def questions(data: Path) -> tuple[dict[str, list[str]], BenchFilter]:
+    """Return the questions by source, and the filter for further ones.
 
     data: folder with `train/`, and `mt_bench/`, `humaneval/` and `gsm8k/` of the bench.
     """
-    bench = [turn for name in BENCH for turn in first_turns(data / name / "question.jsonl", every_turn=True)]
-    allowed = BenchFilter(bench)
+    files = [*(data / name / "question.jsonl" for name in BENCH), *prompts_of("smollm2", "bench")]
+    allowed = BenchFilter(turn for file in files for turn in first_turns(file, every_turn=True))
     sources = {
         "gsm8k": first_turns(data / "train" / "gsm8k_train.jsonl"),
-        "code": code_tasks(),
+        "code": tasks(),
         "instructions": first_turns(data / "train" / "self_instruct.jsonl"),
     }
-    remaining = {name: [text for text in texts if text in allowed] for name, texts in sources.items()}
-    gone = {name: len(sources[name]) - len(texts) for name, texts in remaining.items()}
-    for name, texts in remaining.items():
-        random.Random(name).shuffle(texts)
-    return remaining, gone, allowed
+    return {name: [text for text in texts if text in allowed] for name, texts in sources.items()}, allowed

@@ -33,20 +33,19 @@ def test_smollm2_has_stages_and_places_of_its_own(monkeypatch: pytest.MonkeyPatc
     made: list[tuple[str, entry.smollm2.Setup]] = []
     stages = {name: lambda places, name=name: made.append((name, places)) for name in entry.smollm2.STAGES}
     monkeypatch.setattr(entry.smollm2, "STAGES", stages)
-    words = ["smollm2", "--work", str(tmp_path), "--out", str(tmp_path / "out")]
+    words = ["smollm2", "--out", str(tmp_path), "--minutes", "3"]
     for more in (["--stage", "eagle3"], []):
         assert CliRunner().invoke(entry.app, [*words, *more], catch_exceptions=False).exit_code == 0
     assert [name for name, _ in made] == ["eagle3", *stages]
-    assert made[0][1] == entry.smollm2.Setup(tmp_path, None, tmp_path / "out", torch.device("cpu"))
+    assert made[0][1] == entry.smollm2.Setup(None, tmp_path, torch.device("cpu"), 3.0)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["smollm2", "--stage", "tokenizer"], "no stage tokenizer; it has texts"),
+        (["smollm2", "--stage", "tokenizer"], "no stage tokenizer; it has eagle"),
         (["tiny", "--stage", "medusa"], "no stage medusa; it has corpus"),
         (["tiny", "--device", "cpu"], "are for smollm2"),
-        (["smollm2", "--minutes", "3"], "without --minutes"),
     ],
 )
 def test_what_does_not_fit_the_pair_is_refused(words: list[str], said: str) -> None:

@@ -1,17 +1,26 @@
 """Trust in n-grams, learned: the evidence is what a session would say, and a fit finds what made the texts."""
 
+import shutil
+import time
+from pathlib import Path
+
 import pytest
 import torch
 
+from c2t.drafting import ngram_weights
+from c2t.drafting.library import Library
+from c2t.drafting.ngram_weights import LEAST_P, LEVELS, Evidence, evidence, fitted, joined, learn_weights, nats, rises
+from c2t.drafting.texts import write
+from c2t.errors import InputError
 from c2t.kernels.ngrams import Prior, Trust
-from c2t.models.loading.load import load_pair
-from c2t.models.wrappers.ngrams import NgramDraft
+from c2t.models.loading.load import load_pair, with_ngrams
+from c2t.models.wrappers.ngrams import LEARNED, NgramDraft
 from c2t.replay.every_position import forks
 from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling, noise_at
 from c2t.sessions.coupled import scaled, with_noise
+from c2t.storage import paths as checkpoints
 from c2t.tree import Tree
-from pipelines.ngrams import LEAST_P, LEVELS, Evidence, evidence, fitted, joined, nats, rises
 from tests.models.drafts.test_oov_tokens import narrow_draft
 from tests.rounding import assert_same_sums
 
@@ -77,3 +86,23 @@ def test_a_fit_finds_what_texts_were_made_of() -> None:
         for one in (PRIOR, prior)
     )
     assert learned < made + 1e-3
+
+
+def test_weights_are_learned_for_one_draft_and_found_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From greedy texts of the target, whose loops the usual weights trust too little."""
+    head = shutil.copytree(Path(checkpoints.checkout(), "checkpoints/tiny/draft"), tmp_path / "draft")
+    tiny = load_pair("tiny", draft=head, dtype=torch.float32)
+    prompts = tiny.tokenizer([f"def add_{name}(a, b):\n    " for name in ("one", "two")])["input_ids"]
+    library = Library(tmp_path / "texts", taps=False)
+    library.add(write(tiny.target, prompts, 0.0, 120, 0, frozenset()), ["one", "two"], "given", 0.0)
+    monkeypatch.setattr(ngram_weights, "LEAST_TOKENS", 200)
+    assert learn_weights(head, tiny.target, library.texts, until=0.0) is None  # no time
+    prior = learn_weights(head, tiny.target, library.texts, time.monotonic() + 60)
+    assert prior is not None
+    assert load_pair("tiny", draft=f"{head}+ngrams", dtype=torch.float32).draft.prior == prior
+    mixed = with_ngrams(tiny)
+    assert mixed.draft.prior == prior
+    assert with_ngrams(tiny, 3.0).draft.prior != prior
+    (head / LEARNED).write_text('{"shortest": 2, "weights": [1e9], "trust": [1, 0, 0]}')
+    with pytest.raises(InputError, match=r"weights.*at most"):
+        with_ngrams(tiny)

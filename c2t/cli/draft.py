@@ -1,0 +1,117 @@
+"""The command that trains a draft head for a target: draft train."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+
+from c2t.classifier import TreeClassifier
+from c2t.cli import options as o
+from c2t.cli import shared, terminal
+from c2t.errors import InputError
+from c2t.models.drafts.uniform import LOOKUP
+from c2t.models.loading.load import Pair, load_pair
+from c2t.models.loading.own_model import pair_and_target
+from c2t.models.loading.trained import FOLDER, in_cache
+from c2t.output.progress import progress_bar
+from c2t.policies.spec import describe, parse, split
+from c2t.replay.prompts import Prompt
+from c2t.storage import paths
+from c2t.study import autotune as tuning
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Train a draft head for a model of your own: c2t draft train."
+)
+WITHOUT_HEAD = ("budget", "c2t", "hierarchical")  # policies that a new head brings nothing for
+
+
+@app.callback()
+def draft() -> None: ...
+
+
+@app.command("train")
+@o.with_models
+def train(
+    models: o.Models,
+    prompts: o.Prompts = None,
+    minutes: Annotated[float, typer.Option(help="Train for so long, earlier runs in the same folder included.")] = 30.0,
+    kind: Annotated[
+        Literal["eagle", "eagle3", "medusa"], typer.Option(help="Kind of the head: eagle, eagle3 or medusa.")
+    ] = "eagle",
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            help="Begin from this head: a folder, a Hub id or a pair's name, as of the model yours was tuned from.",
+            show_default="a new one",
+            parser=o.a_name,
+            metavar="PLACE",
+        ),
+    ] = None,
+    out: Annotated[Path | None, o.folder_out("the folder c2t in the model's own, else one in the cache")] = None,
+    export: Annotated[
+        Literal["speculators"] | None,
+        typer.Option(help="Write an eagle3 head in this layout, too, which vLLM reads.", show_default="none"),
+    ] = None,
+    json: o.Json = None,
+) -> None:
+    """Train a draft head for a model, on texts that the model generates itself.
+
+    Every command finds the head by the weights of its target: c2t generate --model X needs no --draft.
+    There is a usable head after the first minutes, and Ctrl-C keeps the best so far; the same command goes on.
+    Questions are the prompts given, else turns that the model invents and functions out of Python's docstrings.
+    """
+    from c2t.drafting import questions  # noqa: PLC0415 - it takes a second
+    from c2t.drafting import train as training  # noqa: PLC0415
+    from c2t.drafting.export import export_speculators  # noqa: PLC0415
+
+    if models.draft is not None:
+        raise InputError(f"--draft {models.draft}: a head begins from nothing, or from --begin; leave --draft out")
+    if export and kind != "eagle3":
+        raise InputError(f"--export {export} is for EAGLE-3 heads: give --kind eagle3, or leave it out")
+    settings = training.DraftSettings(kind=kind, minutes=minutes)
+    pair, target = pair_and_target(models.pair, models.target)
+    turns = [prompt.turns[0] for prompt in shared.read(prompts or [])]
+    loaded = shared.load(models._replace(pair=pair, target=target, draft=LOOKUP))
+    folder = out or default_out(loaded)
+    with progress_bar("draft train", "seconds") as report:
+        done = training.train(loaded, folder, questions.sources(loaded, turns), settings, begin, report)
+    if export:
+        terminal.say(f"for vLLM: {export_speculators(done.head, loaded.target, loaded.sources['target'][0])}")
+    choice = tuned(loaded, done, settings)
+    terminal.say(
+        f"{done.head}: agrees with the target on {done.progress.agreement:.0%} of the tokens of texts that it has not "
+        f"learned from ({done.written:,} tokens generated, {done.progress.positions:,} positions learned)"
+    )
+    terminal.say(f"the fastest here on such texts: {choice.summary}")
+    terminal.say(f"use it with: c2t generate {shared.typed(models)}TEXT")
+    figures = {"head": str(done.head), "written": done.written, **asdict(done.progress), "tuned": choice.summary}
+    about = {"target": loaded.sources["target"], "begin": begin, **asdict(settings), "dtype": loaded.arithmetic}
+    terminal.result(json, "draft train", figures, about)
+
+
+def default_out(pair: Pair) -> Path:
+    """Return the folder of a target's heads: c2t in its own folder, or one in the cache."""
+    target = Path(pair.sources["target"][0])
+    comes_along = target.is_relative_to(paths.shipped()) or target.is_relative_to(paths.cache())
+    return in_cache(target) if comes_along or not os.access(target, os.W_OK) else target / FOLDER
+
+
+def tuned(pair: Pair, done: Any, settings: Any) -> tuning.Tuning:
+    """Find the fastest policy for the head on questions that it has not learned from, and name it in the folder's
+    provenance.json."""
+    from c2t.drafting.train import update_provenance  # noqa: PLC0415
+
+    dtype = getattr(torch, pair.target.rounded_to) if pair.target.rounded else None
+    both = load_pair(target=pair.sources["target"][0], draft=str(done.head), dtype=dtype, device=pair.target.device)
+    prompts = [Prompt(number, "", [turn], "validation") for number, turn in enumerate(done.validation)]
+    specs = [spec for spec in split(tuning.DEFAULT_CANDIDATES) if not spec.startswith(WITHOUT_HEAD)]
+    search = tuning.TuneSettings(ngrams=True, minutes=settings.last_minutes, limit=min(16, len(prompts)))
+    with progress_bar("tune", "texts") as report:
+        result = tuning.tune(
+            both, [parse(spec, TreeClassifier.from_pretrained) for spec in specs], prompts, search, progress=report
+        )
+    update_provenance(done.head.parent, {"policy": describe(result.best.policy), "ngrams": result.best.ngrams})
+    return result

@@ -1,0 +1,1 @@
+"""Training of draft heads for a target, from texts that the target itself generates."""

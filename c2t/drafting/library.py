@@ -1,0 +1,112 @@
+"""Texts in a folder: a shard for each batch of them, and which are for validation."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from c2t.drafting.texts import Texts
+from c2t.errors import InputError, one_line
+from c2t.storage.atomic import new_file
+
+VALIDATION = 16  # one question in so many is for validation, with every answer to it
+
+
+class Text(NamedTuple):
+    """One text of the target: ids; how many of them are the question; the target's most probable token at every
+    generated position; states at all positions except the last one, after the final norm and as the head reads them.
+
+    turn: the question in words. learned: False if it is for validation.
+    """
+
+    ids: Int[Tensor, " n"]
+    question: int
+    best: Int[Tensor, " g"]
+    features: Float[Tensor, "n-1 H"]
+    inputs: Float[Tensor, "n-1 D"]
+    turn: str
+    source: str
+    temperature: float
+    learned: bool
+
+    @property
+    def answer(self) -> Int[Tensor, " g"]:
+        """The generated tokens."""
+        return self.ids[self.question :]
+
+
+class Library:
+    """The texts of a folder; their states stay on disk until they are used. taps: states of tapped layers are stored,
+    too, and shards without them are left out.
+
+    written: generated tokens. bytes: of the shards. asked: questions of a source at a temperature.
+    """
+
+    def __init__(self, folder: Path, taps: bool):
+        self.folder, self.taps = folder, taps
+        self.texts: list[Text] = []
+        self.asked: Counter[tuple[str, float]] = Counter()
+        self.number = self.bytes = 0
+        self._turns: dict[str, bool] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            self._read(path)
+
+    @property
+    def written(self) -> int:
+        return sum(len(text.answer) for text in self.texts)
+
+    @property
+    def learned(self) -> list[Text]:
+        """The texts that heads learn from."""
+        return [text for text in self.texts if text.learned]
+
+    @property
+    def validation(self) -> list[Text]:
+        return [text for text in self.texts if not text.learned]
+
+    @property
+    def shared(self) -> int:
+        """Number of tokens that all texts begin with: those of the chat template."""
+        first = self.texts[0].ids
+        same = [int((text.ids[: len(first)] == first[: len(text.ids)]).cumprod(0).sum()) for text in self.texts]
+        return min(*same, *(text.question - 1 for text in self.texts))
+
+    def add(self, texts: Texts, turns: list[str], source: str, temperature: float) -> None:
+        """Store a batch of texts as the next shard."""
+        # 32 bits: vocabularies have more than 65,536 tokens.
+        tensors = {name: getattr(texts, name).int() for name in ("ids", "lengths", "questions", "best")}
+        tensors["features"] = texts.features.bfloat16()
+        if self.taps:
+            tensors["taps"] = texts.taps.bfloat16()
+        about = {"turns": json.dumps(turns), "source": source, "temperature": str(temperature)}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self.number:05d}.safetensors"
+        with new_file(path) as new:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new, about)
+        self._read(path)
+
+    def _read(self, path: Path) -> None:
+        """Take a shard in. InputError for a damaged one."""
+        try:
+            with safe_open(path, "pt") as file:
+                about, stored = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            turns, source, temperature = json.loads(about["turns"]), about["source"], float(about["temperature"])
+            lengths, questions = stored["lengths"].tolist(), stored["questions"].tolist()
+            ids, features = stored["ids"].split(lengths), stored["features"].split(lengths)
+            best = stored["best"].split([n - q for n, q in zip(lengths, questions, strict=True)])
+            inputs = stored["taps"].split(lengths) if "taps" in stored else features
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{path}: not a shard of texts ({one_line(error)}); delete the file") from error
+        self.number = int(path.stem) + 1
+        self.bytes += path.stat().st_size
+        if self.taps and "taps" not in stored:
+            return
+        self.asked[source, temperature] += len(turns)
+        for turn, text, question, tops, after, read in zip(turns, ids, questions, best, features, inputs, strict=True):
+            learned = self._turns.setdefault(turn, len(self._turns) % VALIDATION > 0)
+            self.texts.append(Text(text, question, tops, after[:-1], read[:-1], turn, source, temperature, learned))

@@ -1,0 +1,70 @@
+"""`c2t draft train`: the command trains a head that other commands find, and wrong input is one line."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from c2t.cli.app import app
+from tests.small_pair import TURNS, write_prompts
+
+
+def c2t(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture
+def target(home: Path) -> Path:
+    return home / "checkpoints" / "tiny" / "target"
+
+
+@pytest.mark.slow
+def test_a_trained_head_is_found_by_generate(target: Path, tmp_path: Path) -> None:
+    prompts, figures = write_prompts(tmp_path / "prompts.jsonl", TURNS), tmp_path / "figures.jsonl"
+    words = ["--model", target, "--prompts", prompts, "--minutes", "0.4", "--dtype", "float32", "--json", figures]
+    done = c2t("draft", "train", *words)
+    assert done.exit_code == 0, done.output
+    assert "agrees with the target on" in done.output
+    assert f"use it with: c2t generate --model {target}" in done.output
+    line = json.loads(figures.read_text())
+    assert line["figures"]["steps"] > 0 if "figures" in line else line["steps"] > 0
+    about = json.loads((target / "c2t" / "provenance.json").read_text())
+    assert about["target_weights"]
+    assert about["policy"]
+    answer = c2t("generate", "--model", target, "--dtype", "float32", "--max-new-tokens", "8", TURNS[0])
+    assert answer.exit_code == 0, answer.output
+    assert f"draft: {target / 'c2t' / 'draft'}" in answer.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--model {target} --minutes 0", "minutes = 0.0 must be above 0"),
+        ("--model {target} --draft lookup", "a head begins from nothing, or from --begin; leave --draft out"),
+        ("--model {target} --kind lstm", "'lstm' is not one of 'eagle', 'eagle3', 'medusa'"),
+        ("--model {target} --export speculators", "--export speculators is for EAGLE-3 heads"),
+        ("--model {target} --prompts {home}/none.jsonl", "none.jsonl: cannot be read"),
+        ("--model {target} --begin {home}/none", "no such folder"),
+        ("--model {home}/none", "no such folder"),
+        ("--model {target} --kind eagle3", "EAGLE-3 reads three layers; a target of 2 has too few"),
+    ],
+)
+def test_wrong_input_is_one_line_and_nothing_is_written(words: str, said: str, target: Path, home: Path) -> None:
+    before = sorted(home.rglob("*"))
+    done = c2t("draft", "train", *shlex.split(words.format(target=target, home=home)))
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1
+    assert sorted(home.rglob("*")) == before
+
+
+def test_a_folder_without_a_tokenizer_is_refused(target: Path) -> None:
+    for file in target.glob("tokenizer*"):
+        file.unlink()
+    done = c2t("draft", "train", "--model", target)
+    assert done.exit_code == 2
+    assert "no tokenizer can be loaded" in done.output
+    assert not (target / "c2t").exists()
