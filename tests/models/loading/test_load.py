@@ -17,6 +17,7 @@ from c2t.errors import InputError
 from c2t.kernels.decoder_layers import Kind, works
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.drafts.language_model import DraftLM
+from c2t.models.gguf.reader import Gguf
 from c2t.models.loading import load, load_target, memory
 from c2t.models.loading.fingerprint import fingerprint, weights_fingerprint
 from c2t.models.loading.load import load_draft, load_pair, with_ngrams
@@ -357,18 +358,16 @@ def smollm2(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     shutil.copytree(home / "checkpoints" / "toy" / "draft", tmp_path / "checkpoints" / "smollm2" / "draft")
     monkeypatch.setattr(gguf_target, "check_file", lambda path: None)
     monkeypatch.setattr(gguf_target, "installed", lambda: tmp_path / "model.gguf")
-    monkeypatch.setattr(gguf_target, "find_spec", lambda name: name)
+    monkeypatch.setattr(gguf_target, "read_header", lambda path: Gguf(path, {}, {}))
     toy = home / "checkpoints" / "toy" / "target"
-    monkeypatch.setattr(gguf_target, "convert", lambda _, folder: shutil.copytree(toy, folder, dirs_exist_ok=True))
+    monkeypatch.setattr(gguf_target, "convert", lambda _, folder: shutil.copytree(toy, folder))
     return tmp_path / "checkpoints"
 
 
-def test_the_default_pairs_target_is_converted_once_and_a_warning_says_so(smollm2: Path) -> None:
+def test_the_default_pairs_target_is_converted_once(smollm2: Path) -> None:
     target = smollm2 / "local" / "smollm2" / "target"
-    with pytest.warns(UserWarning, match=f"^converting the target of smollm2 into {target}, once: about half a minute"):
-        assert load_pair().name == "smollm2"
-    with warnings.catch_warnings(action="error"):
-        assert load_pair().sources["target"][0] == str(target)
+    assert load_pair().name == "smollm2"
+    assert load_pair().sources["target"][0] == str(target), "copytree would refuse a second time"
 
 
 def test_without_the_package_the_command_that_brings_it_is_named(

