@@ -25,7 +25,7 @@ from c2t.models.loading.own_model import pair_and_target
 from c2t.models.target.target import Target
 from c2t.output import tree_repr
 from c2t.policies.budget import Budget
-from c2t.policies.default import default_policy
+from c2t.policies.default import default_policy, policy_of_folder
 from c2t.policies.spec import parse
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
@@ -130,8 +130,9 @@ class SpeculativeDecoder:
         )
         if policy is None:
             learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)
-            name = "" if pair_and_target(pair, target)[0] is None else loaded.name
-            policy = parse(default_policy(name), lambda name=loaded.name: learned(name))
+            own = pair_and_target(pair, target)[0] is None
+            spec = policy_of_folder(loaded.heads) if own else None
+            policy = parse(spec or default_policy("" if own else loaded.name), lambda name=loaded.name: learned(name))
         return cls(loaded, policy, graph_tokens, budget)
 
     def warm_up(self, rows: int = 1) -> None:

@@ -18,7 +18,6 @@ from c2t.errors import InputError
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.models.target.tensor_parallel import local_device
-from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.policies.default import FALLBACK, policy_of_folder, policy_of_pair
 from c2t.policies.default import default_policy as default_policy_of
 from c2t.policies.round_costs import RoundCosts
@@ -149,16 +148,11 @@ def default_policy(pair: Pair, reference: str | None, for_server: bool = False) 
     spec = None if reference else policy_of_pair(pair.name)
     if spec is None:
         named = reference or pair.name in checkpoints.names_with("target")
-        spec = available(pair, reference, ["c2t"])[0] if named else policy_of_head(pair) or default_policy_of(pair.name)
+        own = policy_of_folder(pair.heads) or default_policy_of(pair.name)
+        spec = available(pair, reference, ["c2t"])[0] if named else own
     if not for_server or not checkpoints.prompts_of(pair.name, "harvest"):
         return spec
     return "budget" if spec == "c2t" else f"budget:of={spec}"
-
-
-def policy_of_head(pair: Pair) -> str | None:
-    """Return the policy that was the fastest with a head trained for this model; None for other drafts."""
-    head = Path(pair.sources["draft"][0].removesuffix(NGRAMS))
-    return policy_of_folder(head.parent) if head.is_dir() else None
 
 
 def show(tables: list[information.Facts]) -> None:

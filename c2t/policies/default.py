@@ -24,11 +24,11 @@ def policy_of_pair(pair: str) -> str | None:
     return policy_of_folder(folder) if folder else None
 
 
-def policy_of_folder(folder: Path) -> str | None:
+def policy_of_folder(folder: Path | None) -> str | None:
     """Return the policy that the provenance.json of a folder of drafts names, as the command line writes it
-    (`c2t.policies.spec`); None if it names none. InputError as `check_own`."""
-    file = folder / checkpoints.PROVENANCE
-    if not file.is_file():
+    (`c2t.policies.spec`); None if it names none, and for no folder. InputError as `check_own`."""
+    file = folder / checkpoints.PROVENANCE if folder else None
+    if file is None or not file.is_file():
         return None
     spec = from_json(_Provenance, read_file(file), file).policy
     if spec is not None:

@@ -56,6 +56,12 @@ class Pair:
         return self.target.rounded_to or str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
 
     @property
+    def heads(self) -> Path | None:
+        """Folder that the draft's own folder lies in, with their provenance.json; None for a draft without a folder."""
+        draft = Path(self.sources["draft"][0].removesuffix(NGRAMS))
+        return draft.parent if draft.is_dir() else None
+
+    @property
     def marks(self) -> dict[str, str]:
         """Part -> fingerprint or commit: what results of the pair depend on."""
         return {part: mark for part, (_, mark) in self.sources.items()}
