@@ -25,7 +25,7 @@ from c2t.study import autotune as tuning
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Train a draft head for a model of your own: c2t draft train."
 )
-WITHOUT_HEAD = ("budget", "c2t", "hierarchical")  # policies that a new head brings nothing for
+TRIED = ("chain", "threshold")  # policies: with all that tune tries, each would decode one short text in the time
 
 
 @app.callback()
@@ -107,7 +107,7 @@ def tuned(pair: Pair, done: Any, settings: Any) -> tuning.Tuning:
     dtype = getattr(torch, pair.target.rounded_to) if pair.target.rounded else None
     both = load_pair(target=pair.sources["target"][0], draft=str(done.head), dtype=dtype, device=pair.target.device)
     prompts = [Prompt(number, "", [turn], "validation") for number, turn in enumerate(done.validation)]
-    specs = [spec for spec in split(tuning.DEFAULT_CANDIDATES) if not spec.startswith(WITHOUT_HEAD)]
+    specs = [spec for spec in split(tuning.DEFAULT_CANDIDATES) if spec.startswith(TRIED)]
     search = tuning.TuneSettings(ngrams=True, minutes=settings.last_minutes, limit=min(16, len(prompts)))
     with progress_bar("tune", "texts") as report:
         result = tuning.tune(
