@@ -8,8 +8,9 @@ twins in torch are transformers' decoder layers; `c2t.models.target.families` sa
 """
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from c2t.kernels.pointer import pointer, pointers, weights
 STEPS = (6, 14, 16)
 BLOCK = 64  # inputs in 8 bits that share a scale
 GROUP = 32  # weights of an output in 4 bits that share a scale
+SUPER = 256  # weights of an output whose groups have multiples of one scale
 ZERO = 128  # a weight's byte that stands for 0
 ROUNDED_ROWS = 4096  # rounded together, since float32 takes four times the memory
 
@@ -46,15 +48,17 @@ class Kind(IntEnum):
     BF16_STORED: weights in bf16, products in float32. BF16: weights in bf16 and inputs rounded to bf16, in products of
     two (AVX512-BF16). BF16_AMX: the same in products of 32. INT8: weights in 8 bits with a scale for each output, times
     inputs rounded to 8 bits with a scale for each BLOCK. INT4: weights in 4 bits with a scale and an offset for each
-    GROUP, times the same inputs.
+    GROUP, times the same inputs. INT4_K, INT8_GROUPS, INT8_K: a file's numbers as they are, see `Numbers`.
     """
 
-    INT4, INT8, FP32, BF16_STORED, BF16, BF16_AMX = range(6)
+    INT4, INT4_K, INT8_GROUPS, INT8_K, INT8, FP32, BF16_STORED, BF16, BF16_AMX = range(9)
 
     @property
     def inputs(self) -> int:
         """Return what a matrix' number of inputs must be a multiple of."""
-        return {Kind.INT4: BLOCK, Kind.INT8: BLOCK, Kind.BF16: 2, Kind.BF16_AMX: 32}.get(self, 1)
+        if self in (Kind.INT4_K, Kind.INT8_K):
+            return SUPER
+        return BLOCK if self < Kind.FP32 else {Kind.BF16: 2, Kind.BF16_AMX: 32}.get(self, 1)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -142,6 +146,83 @@ class PackedMatrix:
         given, *made = pointers((x, room, out), [torch.float32] * 3)
         kernels().linear(self.struct, given, rows, *made, self.struct.outputs, torch.get_num_threads())
         return out if self.outputs == self.struct.outputs else out[..., : self.outputs]
+
+
+class Numbers(NamedTuple):
+    """A matrix in whole numbers, as a file has them.
+
+    kind: INT4 has in `groups` the scale and the offset of each GROUP in fp16. INT4_K has in `first` two fp16 numbers d
+    and m of each SUPER, and in `groups` two bytes of each GROUP: its scale is the one times d, its offset the other
+    times -m. INT8_GROUPS has in `groups` the scale of each GROUP in fp16. INT8_K has in `first` an fp16 number of each
+    SUPER, and the 16 bytes with a sign whose multiples of it are the scales of its groups. numbers: in 8 bits ZERO more
+    than they are.
+    """
+
+    kind: Kind
+    numbers: UInt8[Tensor, "O I"]
+    first: tuple[Shaped[Tensor, "O s"], ...]
+    groups: tuple[Shaped[Tensor, "O g"], ...]
+
+    def panels(self, width: int) -> UInt8[Tensor, "P n"]:
+        """Return the matrix in panels of `width` outputs, the last of which may be filled up with zeros."""
+        made = []
+        for begin in range(0, len(self.numbers), ROUNDED_ROWS // width * width):
+            some = slice(begin, begin + ROUNDED_ROWS // width * width)
+            part = self._replace(
+                numbers=_whole(self.numbers[some], width),
+                first=tuple(_whole(column[some], width) for column in self.first),
+                groups=tuple(_whole(column[some], width) for column in self.groups),
+            )
+            made.append(part._panels(width))
+        return torch.cat(made)
+
+    def _panels(self, width: int) -> UInt8[Tensor, "P n"]:
+        outer = SUPER if self.first else GROUP
+        panels, blocks = len(self.numbers) // width, self.numbers.shape[1] // outer
+
+        def columns(numbers: Tensor, count: int) -> UInt8[Tensor, "P b e n"]:
+            """Return for each block `count` times a number of every column."""
+            by_column = numbers.view(panels, width, blocks, count).permute(0, 2, 3, 1).contiguous()
+            return by_column.view(torch.uint8)
+
+        count = self.groups[0].shape[1] // blocks if self.groups else 1
+        numbers = self.numbers.view(panels, 2, width // 2, blocks, count, -1, 4).permute(0, 3, 4, 5, 1, 2, 6)
+        if self.kind in (Kind.INT4, Kind.INT4_K):
+            numbers = numbers[:, :, :, :, 0] | numbers[:, :, :, :, 1] << 4
+        by_group = torch.cat([*(columns(group, count) for group in self.groups), numbers.flatten(3)], 3)
+        above = [columns(column, column.shape[1] // blocks).flatten(2) for column in self.first]
+        return torch.cat([*above, by_group.flatten(2)], 2).flatten(1)
+
+
+Stored = Callable[[Tensor], Numbers | None]  # finds the numbers of a weight, or of rows of one
+
+
+def _whole(rows: Shaped[Tensor, "O n"], width: int) -> Shaped[Tensor, "o n"]:
+    return nn.functional.pad(rows, (0, 0, 0, -len(rows) % width)).contiguous()
+
+
+class NumbersMatrix(PackedMatrix):
+    """A linear layer of one or several matrices in whole numbers, whose outputs follow each other. All but the last one
+    have outputs in whole panels."""
+
+    def __init__(self, parts: Sequence[Numbers], bias: Float[Tensor, " O"] | None = None):
+        self.kind, width, inputs = parts[0].kind, panel(), parts[0].numbers.shape[1]
+        sizes = [len(part.numbers) for part in parts]
+        assert all(size % width == 0 for size in sizes[:-1])
+        self.outputs, padded = sum(sizes), -(-sum(sizes) // width) * width
+        self._parts = [part.panels(width) for part in parts]
+        self._bias = None if bias is None else nn.functional.pad(bias.detach().float(), (0, padded - self.outputs))
+        self._structs: list[ctypes.Structure] = []  # from the last one on
+        for part, panels, begin in reversed(list(zip(parts, self._parts, accumulate(sizes, initial=0), strict=False))):
+            its_bias = None if self._bias is None else pointer(self._bias[begin:], torch.float32)
+            rest = ctypes.addressof(self._structs[-1]) if self._structs else None
+            outputs = padded - begin
+            self._structs.append(
+                structs.matrix(
+                    *(pointer(panels, torch.uint8), its_bias, None, inputs, outputs, part.kind, rest, len(panels))
+                )
+            )
+        self.struct = self._structs[-1]
 
 
 def in_panels(rows: Shaped[Tensor, "O I"], width: int, kind: Kind) -> Shaped[Tensor, "P ..."]:
@@ -294,11 +375,15 @@ class LayerParts(NamedTuple):
 class PackedLayers:
     """Decoder layers of one shape, and with one window where they have any.
 
-    rounded, int4: see `Kind.of`. width: floats of room that a state needs. window: of the layers that have one, else 0.
+    rounded, int4: see `Kind.of`. stored: finds the numbers of a weight that came as such; with it none is rounded.
+    width: floats of room that a state needs. window: of the layers that have one, else 0.
     """
 
-    def __init__(self, layers: Iterable[LayerParts], rounded: bool = False, int4: bool = False):
+    def __init__(
+        self, layers: Iterable[LayerParts], rounded: bool = False, int4: bool = False, stored: Stored | None = None
+    ):
         self.rounded, self.int4, self.window = rounded, int4, 0
+        self._stored = stored
         self._packed_parts: list[Any] = []  # which the structures point to
         made = [self._packed(layer) for layer in layers]
         self.reads: PackedMatrix = self._packed_parts[0]  # the first layer's projections to queries, keys and values
@@ -316,12 +401,17 @@ class PackedLayers:
         """Return the dtype of keys and values that goes with the layers' products."""
         return torch.bfloat16 if self.structs[0].qkv.kind >= Kind.BF16 else torch.float32
 
+    def _joined(self, linears: Sequence[Weights]) -> PackedMatrix:
+        """Return one matrix of linear maps that read the same."""
+        bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+        if self._stored and all(numbers := [self._stored(linear.weight) for linear in linears]):
+            return NumbersMatrix(numbers, bias)
+        weight = torch.cat([linear.weight for linear in linears])
+        return PackedMatrix(weight, bias, Kind.of(weight, self.rounded and not self._stored, self.int4))
+
     def _packed(self, layer: LayerParts) -> ctypes.Structure:
-        biased = layer.reading[0].bias is not None
-        joined = torch.cat([linear.weight for linear in layer.reading])
-        weights = [(joined, torch.cat([linear.bias for linear in layer.reading]) if biased else None)]
-        weights += [layer.out, layer.gate, layer.up, layer.down]
-        matrices = [PackedMatrix(weight, bias, Kind.of(weight, self.rounded, self.int4)) for weight, bias in weights]
+        linears = [layer.reading, *((linear,) for linear in (layer.out, layer.gate, layer.up, layer.down))]
+        matrices = [self._joined(some) for some in linears]
         norms = [None if norm is None else PackedNorm(norm, layer.epsilon, layer.offset) for norm in layer.norms]
         self._packed_parts += [*matrices, *norms]
         self.window = max(self.window, layer.window)

@@ -7,12 +7,15 @@
 #define MOST_KINDS 8 /* lengths of contexts */
 #define FARTHEST 128 /* tokens back that a distance is counted to */
 
+/* rest: a matrix of another kind, whose outputs follow after the panels that are here; or NULL. outputs: of both. */
 typedef struct {
     const void *panels;
     const float *bias; /* or NULL */
     const float *scales; /* of the columns, for INT8; else NULL */
     long inputs, outputs;
     long kind;
+    const void *rest;
+    long panels_here;
 } matrix;
 
 /* A decoder layer: matrices, and weights of norms, each NULL where a layer has none. read_norm, norm: of what attention

@@ -5,7 +5,7 @@
    or in tiles (Intel's AMX) many times more, so that a tree's rows cost next to nothing compared with reading the
    weights. Weights may be rounded to 8 bits, and inputs with them: half the memory and four times as many products
    at a time, for a draft, whose tokens are verified anyway, or for a target that may be another model; or to 4 bits,
-   for the int4 target that only drafts.
+   for the int4 target that only drafts, or because the file of the model has 4 or 8 bits with scales of its own.
 
    Whatever is computed for a row does not depend on how many rows there are, on the slots that it does not see, nor
    on the number of threads: every sum runs over the same numbers in the same order. So a token's logits in a tree
@@ -39,7 +39,7 @@
 typedef float pair[2 * W];
 
 /* See `Kind` in decoder_layers.py. */
-enum { INT4, INT8, FP32, BF16_STORED, BF16, BF16_AMX };
+enum { INT4, INT4_K, INT8_GROUPS, INT8_K, INT8, FP32, BF16_STORED, BF16, BF16_AMX };
 #define INT8_INPUTS(kind) ((kind) <= INT8) /* inputs are in 8 bits */
 
 /* Words to prefetch, `step` with each number of a row: a little ahead of those in use, or, when the panel has
@@ -76,6 +76,7 @@ typedef struct {
 #define FLOAT left = READ(w), right = READ(w + W)
 
 /* For products in bf16, a word of inputs holds two, and one of weights a column's for both. */
+#define LISTS_OF_INTEGERS LIST_OF(int4_), LIST_OF(int4_k_), LIST_OF(int8_groups_), LIST_OF(int8_k_), LIST_OF(int8_)
 #ifdef __AVX512BF16__
 #define MULTIPLY_TWO(word)                                                                                        \
     __m512bh two = (__m512bh)_mm512_set1_epi32(word);                                                             \
@@ -85,10 +86,10 @@ typedef struct {
     __builtin_prefetch(next.words - next.step + W, 0, 2);                                                         \
     FLOAT
 #define PASSES_OF_BF16(COUNT) PASS(bf16_, COUNT, 2, 2 * W, TWO, MULTIPLY_TWO)
-#define LISTS {LIST_OF(int4_), LIST_OF(int8_), LIST(fp32_), LIST(bf16_stored_), LIST(bf16_)}
+#define LISTS {LISTS_OF_INTEGERS, LIST(fp32_), LIST(bf16_stored_), LIST(bf16_)}
 #else
 #define PASSES_OF_BF16(COUNT)
-#define LISTS {LIST_OF(int4_), LIST_OF(int8_), LIST(fp32_), LIST(bf16_stored_)}
+#define LISTS {LISTS_OF_INTEGERS, LIST(fp32_), LIST(bf16_stored_)}
 #endif
 
 /* For products in 8 bits, a word of weights holds a column's for four inputs, each 128 more than it is, since the
@@ -96,10 +97,12 @@ typedef struct {
    have a scale for each BLOCK of them (see `round_to_int8`). */
 #define BLOCK 64
 #define GROUP 32
+#define SMALL_GROUP 16
+#define SUPER 256 /* inputs of a block of the kinds _K, whose groups' scales are whole numbers times its own */
 typedef struct {
     float scale;
     int32_t start; /* of the sum: what the 128s will add to it is taken off before */
-    int32_t sums[BLOCK / GROUP]; /* of each GROUP of the bytes */
+    int16_t sums[BLOCK / SMALL_GROUP]; /* of each SMALL_GROUP of the bytes */
 } block;
 
 #ifdef HAS_INT8
@@ -135,47 +138,109 @@ typedef struct {
         }                                                                                                         \
     }
 
-/* For weights of 4 bits: a byte holds column i's in its low half and column W + i's in its high half, and before each
-   GROUP of inputs stand a scale of each column and the number that 0 stands for, in fp16. Left to itself GCC 12
-   keeps the loop over a group from six rows on, and then moves every sum around it: 7 rows took 1.4 times as long.
-   */
-#define PASS_OF_INT4(COUNT)                                                                                       \
-    static void int4_##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {            \
-        const char *w = panel;                                                                                    \
+/* The other kinds have a scale for each group of inputs: FIRST stands before so many (OUTER) inputs, BEFORE before each
+   group (INNER), whose bytes or halves of bytes LOAD takes, four inputs at a time. START: of a group's sum, ADD: what the
+   group adds to an output. Of halves of bytes, the low ones are columns i, the high ones columns W + i. Left to itself
+   GCC 12 keeps the loop over a group from six rows on, and then moves every sum around it: 7 rows took 1.4 times as
+   long. */
+#define GROUPED(NAME, COUNT, OUTER, INNER, FIRST, BEFORE, LOAD, START, ADD)                                       \
+    static void NAME##COUNT(const void *panel, const void *inputs, long count, ahead next, pair *y) {             \
+        const char *w = panel, *top = panel;                                                                      \
         const uint32_t *x = inputs;                                                                               \
         const block *of = (const block *)((const char *)inputs + count);                                          \
         const long apart = count * sizeof(float) / sizeof *of;                                                    \
-        const __m512i low = _mm512_set1_epi8(15);                                                                 \
         for (int r = 0; r < COUNT; r++) AT(y[r]) = AT(y[r] + W) = (vector){0};                                    \
-        for (long g = 0; g < count / GROUP; g++, x += GROUP / 4) {                                                \
-            const long b = g / (BLOCK / GROUP), part = g % (BLOCK / GROUP);                                       \
-            vector scale[2], least[2];                                                                            \
-            for (int side = 0; side < 2; side++, w += 2 * W) {                                                    \
-                scale[side] = (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)w));                    \
-                least[side] = (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(w + 4 * W)));          \
-                __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                    \
-            }                                                                                                     \
-            w += 4 * W;                                                                                           \
-            __m512i sum[COUNT][2];                                                                                \
-            for (int r = 0; r < COUNT; r++) sum[r][0] = sum[r][1] = _mm512_setzero_si512();                       \
-            _Pragma("GCC unroll 8") for (int k = 0; k < GROUP / 4; k++, w += 4 * W) {                             \
-                __builtin_prefetch(next.words, 0, 2), next.words += next.step;                                    \
-                __m512i both = _mm512_loadu_si512(w), left = _mm512_and_si512(both, low);                         \
-                __m512i right = _mm512_and_si512(_mm512_srli_epi32(both, 4), low);                                \
-                ADD_FOUR(COUNT);                                                                                  \
-            }                                                                                                     \
-            if (COUNT > 6) KEEP_SUMS;                                                                             \
-            for (int r = 0; r < COUNT; r++) {                                                                     \
-                const block *its = of + r * apart + b;                                                            \
-                float all = its->sums[part];                                                                      \
-                for (int side = 0; side < 2; side++) {                                                            \
-                    vector scaled = scale[side] * (vector)_mm512_cvtepi32_ps(sum[r][side]);                       \
-                    AT(y[r] + side * W) += (scaled + least[side] * all) * its->scale;                             \
+        for (long i = 0; i < count;) {                                                                            \
+            vector first[2] = {{0}}, second[2] = {{0}}, scale[2], least[2] = {{0}};                               \
+            top = w;                                                                                              \
+            FIRST;                                                                                                \
+            for (long g = 0; g < OUTER / INNER; g++, i += INNER, x += INNER / 4) {                                \
+                BEFORE;                                                                                           \
+                const block *block_of = of + i / BLOCK;                                                           \
+                const long part = i % BLOCK / SMALL_GROUP;                                                        \
+                __m512i sum[COUNT][2];                                                                            \
+                for (int r = 0; r < COUNT; r++) {                                                                 \
+                    const block *its = block_of + r * apart;                                                      \
+                    sum[r][0] = sum[r][1] = _mm512_set1_epi32(START);                                             \
+                    (void)its;                                                                                    \
+                }                                                                                                 \
+                _Pragma("GCC unroll 8") for (int k = 0; k < INNER / 4; k++) {                                     \
+                    LOAD;                                                                                         \
+                    ADD_FOUR(COUNT);                                                                              \
+                }                                                                                                 \
+                if (COUNT > 6) KEEP_SUMS;                                                                         \
+                for (int r = 0; r < COUNT; r++) {                                                                 \
+                    const block *its = block_of + r * apart;                                                      \
+                    float all = SUM_OF_GROUP;                                                                     \
+                    (void)all;                                                                                    \
+                    for (int side = 0; side < 2; side++) {                                                        \
+                        vector scaled = scale[side] * (vector)_mm512_cvtepi32_ps(sum[r][side]);                   \
+                        AT(y[r] + side * W) += ADD * its->scale;                                                  \
+                    }                                                                                             \
                 }                                                                                                 \
             }                                                                                                     \
+            (void)first, (void)second, (void)least, (void)top;                                                    \
         }                                                                                                         \
     }
-#define PASSES_OF_INTEGERS(COUNT) PASS_INT8_INPUTS(COUNT) PASS_OF_INT4(COUNT)
+#define LINE __builtin_prefetch(next.words, 0, 2), next.words += next.step
+#define SUM_OF_GROUP (its->sums[part] + its->sums[part + 1])
+#define OF_HALVES(at) (vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(at)))
+#define OF_BYTES(EXTEND, at) (vector)_mm512_cvtepi32_ps(EXTEND(_mm_loadu_si128((const __m128i *)(at))))
+#define NIBBLES                                                                                                   \
+    LINE;                                                                                                         \
+    const __m512i low = _mm512_set1_epi8(15), both = _mm512_loadu_si512(w), left = _mm512_and_si512(both, low);   \
+    const __m512i right = _mm512_and_si512(_mm512_srli_epi32(both, 4), low);                                      \
+    w += 4 * W
+#define BYTES                                                                                                     \
+    LINE, LINE;                                                                                                   \
+    const __m512i left = _mm512_loadu_si512(w), right = _mm512_loadu_si512(w + 4 * W);                            \
+    w += 8 * W
+#define FOR_SIDES for (int side = 0; side < 2; side++)
+
+/* INT4: before each GROUP a scale of each column and the number that 0 stands for, in fp16. */
+#define SCALE_AND_LEAST                                                                                           \
+    FOR_SIDES scale[side] = OF_HALVES(w + side * 2 * W), least[side] = OF_HALVES(w + (2 + side) * 2 * W), LINE;   \
+    w += 8 * W
+#define PASS_OF_INT4(COUNT)                                                                                       \
+    GROUPED(int4_, COUNT, GROUP, GROUP, , SCALE_AND_LEAST, NIBBLES, 0, (scaled + least[side] * all))
+
+/* INT4_K: before each SUPER two numbers in fp16, before each GROUP two bytes, which are multiples of them: the scale,
+   and what is taken off. */
+#define TWO_OF_SUPER                                                                                              \
+    FOR_SIDES first[side] = OF_HALVES(w + side * 2 * W), second[side] = OF_HALVES(w + (2 + side) * 2 * W), LINE;  \
+    w += 8 * W
+#define TWO_MULTIPLES                                                                                             \
+    FOR_SIDES {                                                                                                   \
+        scale[side] = first[side] * OF_BYTES(_mm512_cvtepu8_epi32, w + side * W);                                 \
+        least[side] = second[side] * OF_BYTES(_mm512_cvtepu8_epi32, w + (2 + side) * W);                          \
+    }                                                                                                             \
+    LINE;                                                                                                         \
+    w += 4 * W
+#define PASS_OF_INT4_K(COUNT)                                                                                     \
+    GROUPED(int4_k_, COUNT, SUPER, GROUP, TWO_OF_SUPER, TWO_MULTIPLES, NIBBLES, 0, (scaled - least[side] * all))
+
+/* INT8_GROUPS: before each GROUP a scale in fp16; bytes are 128 more than they stand for. */
+#define SCALE_ALONE                                                                                               \
+    FOR_SIDES scale[side] = OF_HALVES(w + side * 2 * W);                                                          \
+    LINE;                                                                                                         \
+    w += 4 * W
+#define PASS_OF_INT8_GROUPS(COUNT)                                                                                \
+    GROUPED(int8_groups_, COUNT, GROUP, GROUP, , SCALE_ALONE, BYTES, -128 * SUM_OF_GROUP, scaled)
+
+/* INT8_K: before each SUPER a number in fp16, and bytes with a sign, whose multiples of it are the scales of each
+   SMALL_GROUP. */
+#define SCALES_OF_SUPER                                                                                           \
+    FOR_SIDES first[side] = OF_HALVES(w + side * 2 * W);                                                          \
+    for (int line = 0; line < 1 + SUPER / SMALL_GROUP / 2; line++) LINE;                                          \
+    w += 4 * W + SUPER / SMALL_GROUP * 2 * W
+#define MULTIPLE                                                                                                  \
+    FOR_SIDES scale[side] =                                                                                       \
+        first[side] * OF_BYTES(_mm512_cvtepi8_epi32, top + 4 * W + (2 * g + side) * W)
+#define PASS_OF_INT8_K(COUNT)                                                                                     \
+    GROUPED(int8_k_, COUNT, SUPER, SMALL_GROUP, SCALES_OF_SUPER, MULTIPLE, BYTES, -128 * its->sums[part], scaled)
+
+#define PASSES_OF_INTEGERS(COUNT)                                                                                 \
+    PASS_INT8_INPUTS(COUNT) PASS_OF_INT4(COUNT) PASS_OF_INT4_K(COUNT) PASS_OF_INT8_GROUPS(COUNT) PASS_OF_INT8_K(COUNT)
 PASSES_OF_INTEGERS(1) PASSES_OF_INTEGERS(2) PASSES_OF_INTEGERS(3) PASSES_OF_INTEGERS(4)
 PASSES_OF_INTEGERS(5) PASSES_OF_INTEGERS(6) PASSES_OF_INTEGERS(7) PASSES_OF_INTEGERS(8)
 #define LIST_OF(NAME) {0, NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6, NAME##7, NAME##8}
@@ -226,27 +291,39 @@ static void round_to_int8(void *row, long count) {
             peaks = choose(size > peaks, size, peaks), zeros += x[i] * 0.0f;
         }
         float peak = greatest(peaks), to_byte = peak > 0 ? 127.0f / peak : 0;
-        __m512i sums[BLOCK / GROUP] = {0};
+        int sums[BLOCK / W];
         for (int i = 0; i < BLOCK / W; i++) {
             __m512i whole = _mm512_cvtps_epi32((__m512)(x[i] * to_byte));
-            sums[i * W / GROUP] = _mm512_add_epi32(sums[i * W / GROUP], whole);
+            sums[i] = _mm512_reduce_add_epi32(whole);
             _mm_storeu_si128((__m128i *)((char *)row + b * BLOCK + i * W), _mm512_cvtsepi32_epi8(whole));
         }
         /* NaN and infinity make the scale NaN, and the sums anything */
-        uint32_t first = _mm512_reduce_add_epi32(sums[0]), second = _mm512_reduce_add_epi32(sums[1]);
-        blocks[b] = (block){peak / 127.0f + total(zeros), -128u * (first + second), {(int32_t)first, (int32_t)second}};
+        uint32_t all = (uint32_t)sums[0] + sums[1] + sums[2] + sums[3];
+        blocks[b] = (block){peak / 127.0f + total(zeros), -128u * all, {sums[0], sums[1], sums[2], sums[3]}};
     }
     memcpy((char *)row + count, blocks, sizeof blocks);
 #endif
 }
 
+/* Words of a panel. */
+static long words_of(long kind, long inputs) {
+    switch (kind) {
+        case INT4: return inputs / GROUP * (2 + GROUP / 4) * W;
+        case INT4_K: return inputs / SUPER * (2 + SUPER / GROUP * (1 + GROUP / 4)) * W;
+        case INT8_GROUPS: return inputs / GROUP * (1 + 2 * GROUP / 4) * W;
+        case INT8_K: return inputs / SUPER * (1 + SUPER / SMALL_GROUP / 2 + 2 * SUPER / 4) * W;
+        case INT8: return inputs / 4 * 2 * W;
+        case BF16_STORED: return inputs * W;
+        case FP32: return inputs * 2 * W;
+        default: return inputs / 2 * 2 * W;
+    }
+}
+
 /* y[r] = columns 2 W p and on of x[r] m' + bias, for the rows of one of several parts, from number `from` on. */
 static void multiply(const matrix *m, long p, const void *x, long from, long rows, long part, long parts, pair *y) {
-    /* words of a panel for each step of its pass, and steps for so many inputs */
-    const long together[] = {[INT8] = 4, [FP32] = 1, [BF16_STORED] = 1, [BF16] = 2, [BF16_AMX] = 2};
-    long step = m->kind == BF16_STORED || m->kind == INT4 ? W : 2 * W;
-    long steps = m->kind == INT4 ? m->inputs / GROUP * (GROUP / 4 + 2) : m->inputs / together[m->kind];
-    long words = steps * step;
+    for (; m->rest && p >= m->panels_here; m = m->rest) p -= m->panels_here;
+    long step = m->kind < INT8 || m->kind == BF16_STORED ? W : 2 * W; /* words for each line to fetch ahead */
+    long words = words_of(m->kind, m->inputs);
     const uint32_t *panel = (const uint32_t *)m->panels + p * words;
     ahead near = {panel + 96 * W, step}, next = {panel + words * (parts + part) / parts, (step + parts - 1) / parts};
     ahead soon = parts == 1 ? near : next;
@@ -786,7 +863,7 @@ long best_kind(void) {
     return of_vectors == BF16 && may_use_tiles() ? BF16_AMX : of_vectors;
 }
 
-/* 1 if INT8 and INT4 work here. */
+/* 1 if INT8, INT4 and the kinds between them work here. */
 int has_int8(void) { return PASS_OF[INT8][1] != 0; }
 
 /* 1 if BF16 is faster than BF16_STORED. Both have the same instruction, but AMD's processors (Zen 4, measured)

@@ -78,7 +78,7 @@ def k_scales(blocks: UInt8[Tensor, "n b"]) -> tuple[UInt8[Tensor, "n 8"], UInt8[
     )
 
 
-def _grouped(numbers: UInt8[Tensor, "n w"], less: int = 0, groups: int = 1) -> Int8[Tensor, "n g w"]:
+def _grouped(numbers: UInt8[Tensor, "n b"], less: int = 0, groups: int = 1) -> Int8[Tensor, "n g w"]:
     return (numbers.view(torch.int8) - less).view(len(numbers), groups, -1)
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 import warnings
-from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
@@ -13,12 +12,13 @@ from transformers.utils import logging as transformers_logging
 from c2t.errors import InputError
 from c2t.models.gguf.config import config_of, generation_of
 from c2t.models.gguf.reader import Gguf, opened, read_header
+from c2t.models.gguf.stored import size_of, store
 from c2t.models.gguf.tokenizer import tokenizer_of
 from c2t.models.gguf.weights import Weight, weights_of
 from c2t.storage.paths import cache, replacing
 from c2t.storage.tensors import Planned, write_tensors
 
-FORM = 1  # of converted checkpoints; another number converts every file again
+FORM = 2  # of converted checkpoints; another number converts every file again
 WEIGHTS = "model.safetensors"
 HEAD = 64 * 2**20  # bytes of a file that are read whole to know it again, the header among them; and 64 KiB of each MiB
 RESERVE = 64 * 2**20  # free bytes that stay after a conversion, and the tokenizer's
@@ -32,19 +32,23 @@ def converted(path: Path) -> Path:
     """
     folder = cache() / "gguf" / f"{FORM}-{mark_of(path)}" / (path.stem or "target")
     if not (folder / "config.json").is_file():
-        convert(read_header(path), folder)
+        convert(read_header(path), folder, with_blocks=True)
     return folder
 
 
-def convert(file: Gguf, folder: Path) -> None:
-    """Write the checkpoint of a file into a folder, which appears complete or not at all. Raises InputError for a file
-    that c2t does not read, and for a disk without room."""
+def convert(file: Gguf, folder: Path, with_blocks: bool = False) -> None:
+    """Write the checkpoint of a file into a folder, which appears complete or not at all. with_blocks: store these as
+    well, see `c2t.models.gguf.stored`. Raises InputError for a file that c2t does not read, and for a disk without
+    room."""
     config = config_of(file)
     weights = weights_of(file, config)
-    check_room(folder, weights, config)
+    size = sum(prod(weight.shape) for weight in weights) * config.dtype.itemsize
+    check_room(folder, size + with_blocks * size_of(weights))
     warnings.warn(f"converting {file.path} into {folder}, once", stacklevel=3)
     with replacing(folder) as new:
         write(file, config, weights, new)
+        if with_blocks:
+            store(file, weights, new)
 
 
 def write(file: Gguf, config: PreTrainedConfig, weights: list[Weight], folder: Path) -> None:
@@ -61,9 +65,9 @@ def write(file: Gguf, config: PreTrainedConfig, weights: list[Weight], folder: P
     write_tensors(folder / WEIGHTS, config.dtype, planned, {"format": "pt"})
 
 
-def check_room(folder: Path, weights: Iterable[Weight], config: PreTrainedConfig) -> None:
-    """Raise InputError if the disk has no room for the weights."""
-    needed = sum(prod(weight.shape) for weight in weights) * config.dtype.itemsize + RESERVE
+def check_room(folder: Path, size: int) -> None:
+    """Raise InputError if the disk has no room for so many bytes, and a reserve."""
+    needed = size + RESERVE
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(there).free
     if free < needed:

@@ -9,9 +9,10 @@ every string on its own through numpy: 10 s for a vocabulary of 262,144 tokens, 
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase, BufferedReader, FileIO
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import UInt8
@@ -113,12 +114,12 @@ def read_header(path: Path) -> Gguf:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+def opened(path: Path) -> Iterator[tuple[BufferedIOBase, int]]:
     """Open a regular file, and say its size. InputError if it cannot be read."""
     if not path.is_file():  # a pipe would be waited for
         raise InputError(f"{path}: {'no regular file' if path.exists() else 'no such file'}")
     try:
-        with path.open("rb", buffering=2**20) as file:
+        with BufferedReader(FileIO(path), 2**20) as file:
             yield file, path.stat().st_size
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({one_line(error)})") from error
@@ -127,7 +128,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 class _Header:
     """Reads the parts of a header one after the other, none of them beyond the file's end."""
 
-    def __init__(self, path: Path, file: BinaryIO, size: int):
+    def __init__(self, path: Path, file: BufferedIOBase, size: int):
         self.path, self.file, self.size = path, file, size
 
     def read(self, count: int, what: str) -> bytes:

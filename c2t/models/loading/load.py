@@ -16,7 +16,7 @@ from c2t.models.gguf.conversion import converted
 from c2t.models.gguf.reader import is_gguf
 from c2t.models.loading.eagle_checkpoint import fetch
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint
-from c2t.models.loading.load_target import DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
+from c2t.models.loading.load_target import AS_STORED, DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
 from c2t.models.loading.names import PLACES, TAPS, DraftName, kind_of, parse, parts, place_in, place_of
 from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
@@ -89,12 +89,13 @@ def load_pair(
     clearly. dtype: by default the checkpoint's; on a CPU, without device_map, what `default_dtype` says if the draft
     has no model, is a language model, or has an EAGLE layer, which is rounded to 8 bits then where that is faster; else
     float32. torch.int8: the target's layers and LM head, and an EAGLE layer, are computed in 8 bits; torch.int4: the
-    target's layers in 4 bits, and its LM head except for the largest logits. device_map: spreads a large target over
-    devices as in transformers. trust_remote_code: run the Python code that comes with the files of target and draft,
-    which are refused without it if they ask for that. tensor_parallel: split the target over the processes of torchrun
-    (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package
-    the first time. Warns of a head that was trained for other weights of the target. Raises InputError for unknown
-    names, unreadable checkpoints, and parts that do not fit each other.
+    target's layers in 4 bits, and its LM head except for the largest logits. A GGUF file's blocks are computed with as
+    they are, where this machine and the family can; it is called int4 if some have 4 bits, else int8. device_map:
+    spreads a large target over devices as in transformers. trust_remote_code: run the Python code that comes with the
+    files of target and draft, which are refused without it if they ask for that. tensor_parallel: split the target over
+    the processes of torchrun (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is
+    converted from its package the first time. Warns of a head that was trained for other weights of the target. Raises
+    InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     for name, reference in (("pair", pair), ("target", target), ("draft", draft)):
         check_kind(name, reference, PLACES, "a name, a folder or a Hub id")
@@ -112,6 +113,8 @@ def load_pair(
     target_place = str(_target_place(pair if target is None else target))
     draft_place, folder, kind = _resolved(pair, named)
     types = _arithmetic(kind, folder, where, dtype, device_map, tensor_parallel)
+    if dtype is None and is_gguf(target) and where.type == "cpu" and device_map is None and not tensor_parallel:
+        types = types._replace(target=AS_STORED)
     model = load_target(target_place, where, types.target, device_map, trust_remote_code, tensor_parallel)
     tokenizer = load_tokenizer(target_place, model, trust_remote_code)
     rounded = types.rounded and rounds(model.embed_tokens.weight.shape[1])

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line, refusing
+from c2t.models.gguf.stored import StoredBlocks, stored_dtype
 from c2t.models.loading.checkpoint_files import check_files
 from c2t.models.loading.memory import check_memory
 from c2t.models.target.default_dtype import default_dtype, has_bf16, is_bf16
@@ -20,6 +22,7 @@ from c2t.models.target.tensor_parallel import distributed_config, gather_shared
 Dtype = torch.dtype | str
 # Dtypes that weights are rounded to, on a CPU.
 ROUNDED = {torch.int8: "int8", torch.int4: "int4"}  # type: ignore[attr-defined]
+AS_STORED = "as stored"  # dtype of a converted GGUF: its blocks as they are, where it has some; else DEFAULT
 DEFAULT = "default"  # dtype of a target that `default_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 
@@ -34,13 +37,17 @@ def load_target(
     """Load a language model; arguments are those of `c2t.models.loading.load.load_pair`. InputError for one that cannot
     be loaded, or that c2t does not run."""
     check_files(source, trust_remote_code)
+    blocks, by_default = stored_dtype(Path(source)) if dtype in (AS_STORED, *ROUNDED) else None, dtype == AS_STORED
+    as_stored = blocks is not None and dtype in (AS_STORED, blocks)
+    dtype = (blocks or DEFAULT) if by_default else dtype
     where: dict[str, Any] = {"device_map": device_map} if device_map else {}
     if dtype == torch.float64:
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
     try:
         kind = default_dtype(source, trust_remote_code) if dtype == DEFAULT else dtype
-        if kind in ROUNDED:  # what it is rounded from
+        if kind in ROUNDED:  # what it is rounded from; a file's own numbers are read from it, and no weight
             kind = torch.bfloat16 if is_bf16(source, trust_remote_code) else torch.float32
+            kind = "auto" if as_stored else kind
         if device.type == "cpu" and not device_map and isinstance(kind, torch.dtype):
             check_memory(source, kind, ROUNDED.get(dtype, ""))
         if tensor_parallel:
@@ -66,6 +73,9 @@ def load_target(
         )
     if tensor_parallel:
         gather_shared(model)
+    if as_stored and by_default and (why := PackedModel.why_not_rounded(model)):
+        warnings.warn(f"{source}: its blocks become numbers in bfloat16 or float32: {why}", stacklevel=3)
+        return load_target(source, device, DEFAULT, device_map, trust_remote_code)
     if (dtype, kind) == (DEFAULT, torch.bfloat16) and not PackedModel.serves(model):
         model = model.float()  # torch is slower in bf16, and rounds a tree and plain decoding apart
     if model.dtype == torch.bfloat16 and dtype not in ROUNDED and device.type == "cpu" and not has_bf16():
@@ -74,7 +84,8 @@ def load_target(
             how = "c2t's kernels compute in float32, on weights that stay in bf16"
         warnings.warn(f"{source}: this processor has no bf16 arithmetic; {how}", stacklevel=3)
     placed = model if device_map or tensor_parallel else model.to(device)
-    return Target(placed, rounded=dtype in ROUNDED, int4=ROUNDED.get(dtype) == "int4")
+    stored = StoredBlocks(placed, Path(source)) if as_stored else None
+    return Target(placed, rounded=dtype in ROUNDED, int4=ROUNDED.get(dtype) == "int4", stored=stored)
 
 
 @contextmanager

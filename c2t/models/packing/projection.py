@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from c2t.kernels import rescored
-from c2t.kernels.decoder_layers import Kind, PackedMatrix, rounds
+from c2t.kernels.decoder_layers import Kind, NumbersMatrix, PackedMatrix, Stored, rounds
 from c2t.kernels.native import kernels
 from c2t.kernels.rescored import RescoredMatrix
 from c2t.models.packing.versions import Version, Versions
@@ -35,8 +35,8 @@ class OneDNNMatrix:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
 
 
-# (rounded, int4) -> version of the weights, and their copy.
-_Forms = dict[tuple[bool, bool], tuple[Version, PackedMatrix | OneDNNMatrix]]
+# (rounded, int4, whether numbers are stored) -> version of the weights, and their copy.
+_Forms = dict[tuple[bool, bool, bool], tuple[Version, PackedMatrix | OneDNNMatrix]]
 _COPIES: WeakKeyDictionary[nn.Module, _Forms] = WeakKeyDictionary()
 
 
@@ -46,12 +46,12 @@ class Projection:
     The copy is made at the first call that can use it, once for all projections of a layer, and again when the weights
     have changed. Where gradients are recorded, on other devices and in other dtypes `linear` itself is called. rounded:
     c2t's own copy may be in 8 bits (`Kind.of`); int4: in 4 except for the largest outputs, where
-    `c2t.kernels.rescored` serves the weights.
+    `c2t.kernels.rescored` serves the weights. stored: finds numbers that the weights came as; with it none is rounded.
     """
 
-    def __init__(self, linear: nn.Module, rounded: bool = False, int4: bool = False):
+    def __init__(self, linear: nn.Module, rounded: bool = False, int4: bool = False, stored: Stored | None = None):
         self.linear, self.rounded = linear, rounded and rounds(linear.get_parameter("weight").shape[1])
-        self.int4 = int4 and self.rounded
+        self.int4, self._stored = int4 and self.rounded, stored
         self._versions = Versions()
 
     def __call__(self, x: Float[Tensor, "*R F"]) -> Float[Tensor, "*R V"]:
@@ -69,7 +69,7 @@ class Projection:
         """Return the packed copy of the weights as they are now."""
         weight: Tensor = self.linear.weight
         version, copies = self._versions.of([weight]), _COPIES.setdefault(self.linear, {})
-        form = self.rounded, self.int4
+        form = self.rounded, self.int4, self._stored is not None
         copy = copies.get(form)
         if copy is None or copy[0] != version:
             copy = copies[form] = version, self._made(kind, weight)
@@ -78,6 +78,9 @@ class Projection:
     def _made(self, kind: type[PackedMatrix] | type[OneDNNMatrix], weight: Tensor) -> PackedMatrix | OneDNNMatrix:
         if kind is not PackedMatrix:
             return kind(weight, self.linear.bias)
+        if self._stored:
+            numbers = self._stored(weight)
+            return NumbersMatrix([numbers], self.linear.bias) if numbers else PackedMatrix(weight, self.linear.bias)
         if self.int4 and rescored.serves(weight):
             return RescoredMatrix(weight, self.linear.bias)
         return PackedMatrix(weight, self.linear.bias, Kind.of(weight, self.rounded))

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from c2t.caches.padded import KVCache
 from c2t.caches.pool import KVPool
 from c2t.caches.ragged import Ragged, cached_if_small, whole
-from c2t.kernels.decoder_layers import Kind, PackedLayers, Sight, packable, rounds, works
+from c2t.kernels.decoder_layers import Kind, PackedLayers, Sight, Stored, packable, rounds, works
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.models.target.families import FAMILIES, Family
 from c2t.models.target.layers import layers_of
@@ -24,7 +24,7 @@ from c2t.models.target.stock import is_stock
 
 class Decoder:
     """Decoder layers one after the other, and the rotations of their positions; `serves` says which can be packed.
-    rounded: in 8 bits, where they can be; int4: in 4 then."""
+    rounded: in 8 bits, where they can be; int4: in 4 then; stored: see `PackedLayers`."""
 
     @staticmethod
     def serves(family: Family, layers: Sequence[nn.Module], rotary: nn.Module) -> bool:
@@ -44,8 +44,9 @@ class Decoder:
         rotary: nn.Module,
         rounded: bool = False,
         int4: bool = False,
+        stored: Stored | None = None,
     ):
-        self.layers = PackedLayers(map(family.parts, layers), rounded, int4)
+        self.layers = PackedLayers(map(family.parts, layers), rounded, int4, stored)
         self.rotations = [Rotations(*table) for table in family.tables(rotary)]
 
     def __call__(
@@ -127,10 +128,10 @@ class PackedModel:
         odd = [str(size) for size in sorted(sizes) if not rounds(size)]
         return f"some of its matrices have {', '.join(odd)} inputs, no multiple of {Kind.INT8.inputs}" if odd else None
 
-    def __init__(self, model: PreTrainedModel, rounded: bool = False, int4: bool = False):
+    def __init__(self, model: PreTrainedModel, rounded: bool = False, int4: bool = False, stored: Stored | None = None):
         base, family = model.base_model, FAMILIES[model.config.model_type]
         self._base = base
-        self.decoder = Decoder(family, layers_of(model), base.rotary_emb, rounded, int4)
+        self.decoder = Decoder(family, layers_of(model), base.rotary_emb, rounded, int4, stored)
         self.norm = family.norm(base.norm)
 
     def __call__(

@@ -20,7 +20,7 @@ from c2t.caches.padded import KVCache
 from c2t.caches.pool import KVPool
 from c2t.caches.ragged import Ragged, SlotLogits, chunks, concatenated
 from c2t.errors import InputError
-from c2t.kernels.decoder_layers import PackedMatrix
+from c2t.kernels.decoder_layers import PackedMatrix, Stored
 from c2t.kernels.tree_mask import TreeMask
 from c2t.models.packing.projection import Projection
 from c2t.models.packing.versions import Version, Versions
@@ -97,13 +97,14 @@ def check_family(family: str, where: str = "") -> None:
 class Target:
     """A causal LM, and the facts about it that decoding needs.
 
-    rounded: compute layers and LM head in int8. int4: with `rounded`, in int4 except for the largest logits.
+    rounded: compute layers and LM head in int8. int4: with `rounded`, in int4 except for the largest logits. stored:
+    with `rounded`, finds the numbers that the weights came as, of a file in few bits, and none is rounded.
 
     Raises InputError for a family not in FAMILIES, for attention that takes no tree mask, and for a model that cannot
     be rounded here. Also raises it for one that runs more than its layers and its LM head (`check_forward`).
     """
 
-    def __init__(self, model: PreTrainedModel, rounded: bool = False, int4: bool = False):
+    def __init__(self, model: PreTrainedModel, rounded: bool = False, int4: bool = False, stored: Stored | None = None):
         check_family(model.config.model_type)
         check_attention(model)
         check_forward(model)
@@ -117,12 +118,14 @@ class Target:
         self.lm_head = model.get_output_embeddings()
         self.embed_tokens: nn.Embedding = model.get_input_embeddings()
         self.config = model.config.get_text_config(decoder=True)
-        self._project = Projection(self.lm_head, rounded, int4)
+        self.stored = stored
+        self._project = Projection(self.lm_head, rounded, int4, stored)
         self.tapped: dict[int, Tensor | None] = {}  # inputs of the tapped layers in the last forward
         self._hooks: list[RemovableHandle] = []
         self._versions = Versions()
         self._packed: tuple[Version, PackedModel] | None = None
         self.prefixes: Prefixes | None = None  # cached beginnings of prompts, for a server or a conversation
+        self._loaded = self.version if stored else None
 
     @property
     def rounded_to(self) -> str:
@@ -153,7 +156,9 @@ class Target:
         if version is None:
             return None
         if self._packed is None or self._packed[0] != version:
-            self._packed = version, PackedModel(self.model, self.rounded, self.int4)
+            if self.stored and version != self._loaded:
+                raise InputError("the target's weights were changed, and are not those of its file: load it again")
+            self._packed = version, PackedModel(self.model, self.rounded, self.int4, self.stored)
             self._forget()
         return self._packed[1]
 
@@ -171,6 +176,7 @@ class Target:
             raise InputError(f"the target cannot draft in 4 bits: {why}; choose another policy")
         other = copy.copy(self)  # the constructor would change the caller's model
         other.rounded = other.int4 = True
+        other.stored = None
         other._project, other._packed = Projection(self.lm_head, rounded=True, int4=True), None
         other.tapped, other._hooks, other.prefixes = {}, [], None
         return other
@@ -181,7 +187,7 @@ class Target:
         tensors = chain(self.model.parameters(), self.model.buffers())
         # Hooks of tapped layers refer to their target, so it is replaced in the copy.
         copies = {id(self): other, **{id(tensor): tensor for tensor in tensors}}
-        other.__init__(copy.deepcopy(self.model, copies), self.rounded, self.int4)  # type: ignore[misc]
+        other.__init__(copy.deepcopy(self.model, copies), self.rounded, self.int4, self.stored)  # type: ignore[misc]
         other.tapped = dict.fromkeys(self.tapped)
         return other
 

@@ -42,7 +42,11 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "gemma3": Gemma3TextConfig(**SIZES, **KINDS, head_dim=16, query_pre_attn_scalar=16),
     "phi3": Phi3Config(**SIZES, sliding_window=None),
 }
-ARCHITECTURES = {"mistral": "llama"}
+# Of dimensions that the kernels run, and whose inputs are whole blocks.
+WIDE = LlamaConfig(**SIZES | {"intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1})
+ARCHITECTURES = {"mistral": "llama", "wide": "llama"}
+# Part of a tensor's name -> type of its blocks, as llama.cpp mixes them.
+MIXED = {"attn_v": "Q8_0", "token_embd": "Q5_0", "output.": "Q8_0", "ffn_down": "Q4_0", "": "Q4_1"}
 MAPPED = {"gemma3_text": "gemma3", "mistral": "llama"}
 
 
@@ -52,10 +56,10 @@ def tokens() -> list[str]:
     return ["<unk>", "<s>", "</s>", *(spelling[byte] for byte in range(256)), "th", "he", "the", "Ġthe"]
 
 
-def write(path: Path, name: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
-    """Write a random model of a family in float32, and return it in the same type. changes: entries of the file to
-    replace; None leaves one out."""
-    config = CONFIGS[name]
+def write(path: Path, name: str, seed: int = 0, types: dict[str, str] | None = None, **changes: Any) -> PreTrainedModel:
+    """Write a random model of a family in float32, and return it in the same type. types: of the blocks of matrices, as
+    MIXED. changes: entries of the file to replace; None leaves one out."""
+    config = CONFIGS.get(name, WIDE)
     model = language_model(config, seed).float()
     arch = ARCHITECTURES.get(name, name)
     writer = gguf.GGUFWriter(path, arch)
@@ -75,7 +79,12 @@ def write(path: Path, name: str, seed: int = 0, **changes: Any) -> PreTrainedMod
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
         base, _, ending = key.rpartition(".")
-        writer.add_tensor(f"{names.get_name(base)}.{ending}", stored(key, weight, config, arch).numpy())
+        tensor, numbers = f"{names.get_name(base)}.{ending}", stored(key, weight, config, arch).numpy()
+        if types and numbers.ndim > 1:
+            kind = gguf.GGMLQuantizationType[next(types[part] for part in types if part in tensor)]
+            writer.add_tensor(tensor, gguf.quantize(numbers, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(tensor, numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -56,12 +56,12 @@ def test_weights_are_packed_once_and_again_when_they_change() -> None:
     first, second = Projection(linear), Projection(linear)
     with torch.no_grad():
         first(x)
-        packed = projection._COPIES[linear][False, False][1]
+        packed = projection._COPIES[linear][False, False, False][1]
         second(x)
-        assert projection._COPIES[linear][False, False][1] is packed
+        assert projection._COPIES[linear][False, False, False][1] is packed
         linear.weight.add_(1)
         assert_is_the_layers(first(x), linear, x)
-        assert projection._COPIES[linear][False, False][1] is not packed
+        assert projection._COPIES[linear][False, False, False][1] is not packed
         linear.weight.data += 1
         assert_is_the_layers(first(x), linear, x)
         linear.weight = nn.Parameter(torch.randn(4, 8))
