@@ -17,6 +17,8 @@ from c2t.kernels.decoder_layers import Kind, bf16_is_faster, fastest_in_bf16, in
 from c2t.kernels.native import kernels
 from c2t.models.drafts.language_model import is_language_model
 from c2t.models.drafts.published_medusa import PICKLED, is_published
+from c2t.models.gguf.facts import facts_of
+from c2t.models.gguf.reader import is_gguf
 from c2t.models.loading.eagle_checkpoint import download_size, fetch, shared_layer
 from c2t.models.loading.fingerprint import ending_files, fingerprint
 from c2t.models.loading.names import drafts_of, parts
@@ -40,10 +42,13 @@ class Facts(NamedTuple):
 
 
 def info(reference: str) -> list[Facts]:
-    """Return the facts about a pair's parts, its classifier and its harvest, or about a folder or Hub id.
+    """Return the facts about a pair's parts, its classifier and its harvest, or about a folder, a Hub id or a GGUF
+    file.
 
     Raises InputError, which lists the names, for a reference that is nothing.
     """
+    if is_gguf(reference):
+        return [Facts("language model, GGUF", {"file": reference} | facts_of(checkpoints.usable(reference)))]
     if not checkpoints.is_name(reference):
         source = checkpoints.resolve(reference, "folder")
         return folder(fetch(source, ("config.json",)) if isinstance(source, str) else source)

@@ -80,6 +80,13 @@ def tokenizer_of(file: Gguf, rows: int) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def tokenizer_kind(file: Gguf) -> str:
+    """Return the kind of a file's tokenizer in a word or two, and the number of its tokens; nothing is checked."""
+    model, tokens = (file.entries.get(f"tokenizer.ggml.{name}") for name in ("model", "tokens"))
+    kind = {"gpt2": "byte pairs", "llama": "SentencePiece"}.get(str(model), "of an unknown kind")
+    return f"{kind}, {len(tokens) if isinstance(tokens, list) else 0:,} tokens"
+
+
 def _check(file: Gguf, entries: dict[str, Any], rows: int) -> None:
     """Raise InputError for a vocabulary whose lists do not fit together."""
     tokens = entries.get("tokens")

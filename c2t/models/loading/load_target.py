@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line, refusing
@@ -48,8 +48,9 @@ def load_target(
         if kind in ROUNDED:  # what it is rounded from; a file's own numbers are read from it, and no weight
             kind = torch.bfloat16 if is_bf16(source, trust_remote_code) else torch.float32
             kind = "auto" if as_stored else kind
-        if device.type == "cpu" and not device_map and isinstance(kind, torch.dtype):
-            check_memory(source, kind, ROUNDED.get(dtype, ""))
+        if device.type == "cpu" and not (device_map or tensor_parallel) and Path(source).is_dir():
+            config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+            check_memory(Path(source), kind, config.dtype or torch.float32, as_stored)
         if tensor_parallel:
             where["distributed_config"] = distributed_config(source, trust_remote_code)
         with _no_report():

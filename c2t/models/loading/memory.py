@@ -1,60 +1,42 @@
-"""Check that a language model fits into this machine's memory, by the headers of its files."""
+"""A check that a target fits into memory, before it is loaded: the system ends a process that takes more, silently."""
 
-import json
-from collections.abc import Iterator
-from math import prod
 from pathlib import Path
 
 import torch
 
 from c2t.errors import InputError
+from c2t.models.gguf.stored import BLOCKS
 
-LONGEST_HEADER = 100 * 2**20  # bytes; what safetensors itself reads at most
-# Bytes of a weight in the packed copy that the kernels read, by the data type on the command line; else bf16's.
-PACKED = {"int4": 0.63, "int8": 1.0}
 GIB = 2**30
 
 
-def check_memory(source: str, dtype: torch.dtype, rounded_to: str) -> None:
-    """Raise InputError if the weights of a folder cannot fit into this machine's memory.
+def available() -> int | None:
+    """Return the bytes of memory that are free or can be made so; None where the system does not say."""
+    file = Path("/proc/meminfo")
+    if not file.is_file():
+        return None
+    lines = (line.split() for line in file.read_text().splitlines())
+    return next((int(words[1]) * 1024 for words in lines if words and words[0] == "MemAvailable:"), None)
 
-    dtype: of transformers' modules, which keep the weights next to the kernels' packed copy. rounded_to: int8, int4 or
-    "". Folders without safetensors, the Hub's models and systems that do not say their memory pass.
+
+def check_memory(source: Path, dtype: torch.dtype | str, written: torch.dtype, as_stored: bool) -> None:
+    """Raise InputError if the weights of a checkpoint's folder do not fit into memory, and name what would.
+
+    dtype: what they are loaded in; words stand for `written`, the files' own. as_stored: a GGUF's blocks are what is
+    loaded. What decoding takes besides does not count, so that nothing is refused that would have run.
     """
-    memory, numbers = total_memory(), sum(weights_in(Path(source)))
-    needed = numbers * (dtype.itemsize + PACKED.get(rounded_to, 2))
-    if memory and needed > memory:
-        name = rounded_to or str(dtype).removeprefix("torch.")
-        raise InputError(
-            f"{source}: {numbers / 1e9:.1f} billion weights take {needed / GIB:.0f} GiB in {name}, and this machine "
-            f"has {memory / GIB:.0f}: take a smaller model, or a machine with more memory"
-        )
-
-
-def weights_in(folder: Path) -> Iterator[int]:
-    """Yield the number of weights of each tensor in a folder's safetensors, from their headers; damaged files, which
-    loading refuses, count nothing."""
-    for path in folder.glob("*.safetensors") if folder.is_dir() else ():
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(LONGEST_HEADER, path.stat().st_size):
-                continue
-            try:
-                header = json.loads(file.read(length))
-            except ValueError:
-                continue
-        shapes = (entry.get("shape") for name, entry in header.items() if name != "__metadata__")
-        yield from (prod(shape) for shape in shapes if isinstance(shape, list))
-
-
-def total_memory() -> int:
-    """Return the bytes of this machine's memory, or of this process's control group if that has less; 0 where the
-    system does not say."""
-    limits = []
-    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        if path.is_file() and (text := path.read_text().strip()).isdigit():
-            limits.append(int(text))
-    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").is_file() else ():
-        if line.startswith("MemTotal:"):
-            limits.append(int(line.split()[1]) * 1024)
-    return min(limits, default=0)
+    free = available()
+    weights = sum(file.stat().st_size for file in source.glob("*.safetensors")) / written.itemsize
+    sizes = {str(kind).removeprefix("torch."): weights * kind.itemsize for kind in (torch.float32, torch.bfloat16)}
+    if (source / BLOCKS).is_file():
+        sizes["its blocks as they are"] = (source / BLOCKS).stat().st_size
+    loaded = dtype if isinstance(dtype, torch.dtype) else written
+    needed = sizes["its blocks as they are"] if as_stored else weights * loaded.itemsize
+    if free is None or needed <= free:
+        return
+    fits = ", ".join(f"{name} {size / GIB:.1f}" for name, size in sizes.items() if size < needed)
+    raise InputError(
+        f"{source}: its weights take {needed / GIB:.1f} GiB of memory, and {free / GIB:.1f} are free; "
+        + (f"in GiB, less take {fits}: choose one with --dtype, " if fits else "")
+        + "end other programs, or take a smaller model"
+    )

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from c2t import SpeculativeDecoder
+from c2t.cli.app import app
 from c2t.errors import InputError
 from c2t.kernels.decoder_layers import Kind, NumbersMatrix, works
 from c2t.models.gguf.conversion import converted
@@ -78,3 +80,25 @@ def test_damaged_blocks_are_refused_in_one_line(file: Path) -> None:
     with pytest.raises(InputError, match="damaged") as caught:
         load_pair(target=file, draft="lookup")
     assert "\n" not in str(caught.value)
+
+
+def test_info_reads_the_header_alone_and_says_what_is_stored_in_what(file: Path) -> None:
+    done = CliRunner().invoke(app, ["info", str(file)])
+    assert done.exit_code == 0, done.stderr
+    said = dict(line.strip().split(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) > 1)
+    assert said["attention"] == "Q4_1 in 5 bits, Q8_0 in 8.5 bits"
+    assert said["MLP"] == "Q4_0 in 5 bits, Q4_1 in 5 bits"
+    assert said["embedding"] == "rows in bfloat16, of Q5_0"
+    assert said["LM"] == "head  Q8_0 in 8.5 bits" or said["LM"].endswith("Q8_0 in 8.5 bits")
+    assert not (file.parent / "cache" / "gguf").exists()
+
+
+@pytest.mark.parametrize("command", [["info"], ["generate", "the", "--target"]])
+def test_a_file_that_cannot_be_read_is_one_line(command: list[str], tmp_path: Path) -> None:
+    write(tmp_path / "a.gguf", "wide", types=MIXED)
+    (tmp_path / "a.gguf").write_bytes((tmp_path / "a.gguf").read_bytes()[:-1000])
+    done = CliRunner().invoke(app, [*command, str(tmp_path / "a.gguf")])
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("draft:")]
+    assert done.exit_code == 2
+    assert len(lines) == 1
+    assert "truncated" in lines[0]

@@ -18,7 +18,7 @@ from c2t.kernels.decoder_layers import Kind, works
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.drafts.language_model import DraftLM
 from c2t.models.gguf.reader import Gguf
-from c2t.models.loading import load, load_target, memory
+from c2t.models.loading import load, load_target
 from c2t.models.loading.fingerprint import fingerprint, weights_fingerprint
 from c2t.models.loading.load import load_draft, load_pair, with_ngrams
 from c2t.models.loading.names import DRAFTS, check_draft, kind_of
@@ -196,15 +196,6 @@ def test_a_model_of_ones_own_needs_no_draft(pair_folder: Path) -> None:
     for pair in (load_pair(str(place)), load_pair(place), load_pair(target=place)):
         assert (pair.name, pair.sources["target"][0]) == ("target", str(place))
         assert (pair.sources["draft"][0], pair.draft.has_ngrams) == ("lookup+ngrams", True)
-
-
-def test_what_does_not_fit_memory_is_refused_before_it_is_loaded(
-    pair_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "total_memory", lambda: 2**10)
-    monkeypatch.setattr(load_target.AutoModelForCausalLM, "from_pretrained", None)
-    with pytest.raises(InputError, match=r"target: 0\.0 billion weights take 0 GiB in float32, and this machine has 0"):
-        load_pair(pair_folder / "target")
 
 
 def test_a_model_of_the_hub_gets_its_published_head() -> None:
