@@ -130,9 +130,11 @@ class SpeculativeDecoder:
         )
         if policy is None:
             learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)
-            own = pair_and_target(pair, target)[0] is None
-            spec = policy_of_folder(loaded.heads) if own else None
-            policy = parse(spec or default_policy("" if own else loaded.name), lambda name=loaded.name: learned(name))
+            is_pair = pair_and_target(pair, target)[0] is not None
+            spec = None if is_pair else policy_of_folder(loaded.heads)
+            policy = parse(
+                spec or default_policy(loaded.name if is_pair else ""), lambda name=loaded.name: learned(name)
+            )
         return cls(loaded, policy, graph_tokens, budget)
 
     def warm_up(self, rows: int = 1) -> None:

@@ -148,8 +148,8 @@ def default_policy(pair: Pair, reference: str | None, for_server: bool = False) 
     spec = None if reference else policy_of_pair(pair.name)
     if spec is None:
         named = reference or pair.name in checkpoints.names_with("target")
-        own = policy_of_folder(pair.heads) or default_policy_of(pair.name)
-        spec = available(pair, reference, ["c2t"])[0] if named else own
+        fastest = policy_of_folder(pair.heads) or default_policy_of(pair.name)
+        spec = available(pair, reference, ["c2t"])[0] if named else fastest
     if not for_server or not checkpoints.prompts_of(pair.name, "harvest"):
         return spec
     return "budget" if spec == "c2t" else f"budget:of={spec}"
