@@ -61,7 +61,7 @@ def field_of(target: str, heads: Sequence[str], dtype: torch.dtype | None) -> li
         field.append(ways(SELF, lookup, ROUNDS))
     except InputError as error:
         terminal.say(f"{SELF} is left out: {error}", error=True)
-    return field + [ways(Path(head).name, load_pair(target=target, draft=head, dtype=dtype), TREES) for head in heads]
+    return field + [ways(Path(head).parent.name, load_pair(target=target, draft=head, dtype=dtype), TREES) for head in heads]
 
 
 def figures(results: dict[str, Result]) -> Iterator[dict[str, Any]]:
