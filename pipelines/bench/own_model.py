@@ -27,10 +27,11 @@ from c2t.sampling import Sampling
 from c2t.verification.compatibility import check_compatible
 from pipelines import terminal
 from pipelines.bench.contenders import Ours, Task
-from pipelines.bench.decoding import CHOSEN_ON, Result, batches, equal, fastest, how, ratios, short, speed
+from pipelines.bench.decoding import Result, batches, equal, fastest, how, ratios, short, speed
 from pipelines.bench.lines import Json, append, computed
 from pipelines.options import Dtype
 
+CHOSEN_ON = 4  # prompts of each set that settings are chosen on
 PLAIN, COPIES, SELF = "plain decoding", "copies of the text", "4-bit self-speculation"
 TREES = (
     *("chain:length=2", "threshold:threshold=0.2,K=4,W=4,levels=3", "threshold:threshold=0.1,K=6,W=6,levels=3"),
@@ -61,7 +62,8 @@ def field_of(target: str, heads: Sequence[str], dtype: torch.dtype | None) -> li
         field.append(ways(SELF, lookup, ROUNDS))
     except InputError as error:
         terminal.say(f"{SELF} is left out: {error}", error=True)
-    return field + [ways(Path(head).parent.name, load_pair(target=target, draft=head, dtype=dtype), TREES) for head in heads]
+    pairs = {Path(head).parent.name: load_pair(target=target, draft=head, dtype=dtype) for head in heads}
+    return field + [ways(name, pair, TREES) for name, pair in pairs.items()]
 
 
 def figures(results: dict[str, Result]) -> Iterator[dict[str, Any]]:
@@ -94,7 +96,8 @@ def main(
     task = Task(new_tokens, Sampling(0.0), pair.target.eos)
     judged = [batch for taken in sets for batch in batches(pair, taken[:prompts], 1, task)]
     others = [batch for taken in sets for batch in batches(pair, taken[prompts:], 1, task)]
-    configuration = {"target": target, "sets": [str(path) for path in data], "prompts": prompts}
+    sets_named = [path.parent.name for path in data]
+    configuration = {"target": Path(target).name, "sets": sets_named, "prompts": prompts, "chosen_on": CHOSEN_ON}
     configuration |= {"max_new_tokens": new_tokens, **computed(pair)}
     with progress_bar("own model", "texts") as report:
         done, of = count(1), sum(len(way) for way in field) + len(judged) * len(field)

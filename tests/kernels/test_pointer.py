@@ -14,7 +14,7 @@ from c2t.kernels.pointer import pointer, pointers, weights
 from tests.marks import slow_except
 
 SOURCES = sorted(Path(c2t.__file__).parent.rglob("*.py"))
-# Addresses that C does not get: what a CUDA graph's kernels read, and what tells whether weights are the same ones, or where.
+# Addresses that C does not get: what a CUDA graph's kernels read, and what tells which weights are the same ones.
 OTHERS = {"kernels/layer_buffers.py", "models/packing/versions.py", "models/gguf/stored.py", "classifier.py"}
 MAKERS = {"arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "tensor", "zeros"}
 
