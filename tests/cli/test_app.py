@@ -367,7 +367,7 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         ("generate 'a\udcff b'", "not UTF-8"),
         ("generate --temperature abc", "'--temperature'"),
         ("generate --colour", "No such option: --colour; see .*generate --help"),
-        ("generate --dtype int4", "'--dtype'.*float64"),
+        ("generate --dtype int2", "'--dtype'.*float64"),
         ("generat", "No such command 'generat'"),
         ("--colour", "No such option: --colour"),
         ("bench --max-new-tokens 5000", "max_new_tokens = 5000 leaves no room .* 768 positions"),
