@@ -96,7 +96,7 @@ def test_heats_use_every_batch_once() -> None:
 @pytest.mark.parametrize("seconds", [0.01, 1.0, 5.0, 100.0])
 def test_a_search_fits_into_its_minutes(seconds: float) -> None:
     """With fewer texts, or else with shorter ones, of eight tokens at least."""
-    tokens, found = plan(41, [ONE] * 16, seconds, TuneSettings(minutes=4))
+    tokens, found = plan(41, [ONE] * 16, seconds, TuneSettings(minutes=4.0))
     needed = seconds * sum(heat.candidates * len(heat.groups) for heat in found)
     assert needed <= 240 or [len(heat.groups) for heat in found] == [1]
     assert tokens == {0.01: 32, 1.0: 32, 5.0: 32, 100.0: 8}[seconds]
@@ -129,7 +129,7 @@ def test_a_race_of_real_texts(small_pair: Pair, batch: int) -> None:
     ("wrong", "message"),
     [
         ({"batch": 0}, "batch"),
-        ({"minutes": 0}, "minutes = 0 must be more than 0"),
+        ({"minutes": 0.0}, "minutes = 0.0 must be more than 0"),
         ({"max_new_tokens": 1}, "too short to time"),
         ({"batch": 4, "limit": 3}, "use --limit 4"),
     ],
