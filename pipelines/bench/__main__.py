@@ -1,4 +1,4 @@
-"""Commands that measure speed: python -m pipelines.bench batches|breakdown|decoding|forward|own-model|serve"""
+"""Commands that measure speed: python -m pipelines.bench batches|breakdown|decoding|disturb|forward|own-model|serve"""
 
 import typer
 
@@ -11,6 +11,7 @@ app.command("batches")(batches.main)
 app.command("breakdown")(breakdown.main)
 app.command("forward")(forward.main)
 app.command("own-model")(own_model.main)
+app.command("disturb")(own_model.disturb)
 app.command("serve")(serve.main)
 
 if __name__ == "__main__":

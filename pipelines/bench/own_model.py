@@ -1,6 +1,8 @@
 """Tokens per second of a model of one's own: plain, with drafts that need no training, and with heads trained for it.
 
-    python -m pipelines.bench own-model --target FOLDER --head FOLDER --prompts 7 --json data/results/own_model.jsonl
+    python -m pipelines.bench disturb work/smollm2-8          # a fine-tune's stand-in
+    c2t draft train --model work/smollm2-8 --minutes 30 --out work/head-30-minutes
+    python -m pipelines.bench own-model --target work/smollm2-8 --head work/head-30-minutes/draft --data FILE
 
 All ways decode the same prompts one at a time, in a new random order for every prompt. Each has several settings, of
 which the fastest on other prompts competes.
@@ -24,6 +26,7 @@ from c2t.policies.spec import parse
 from c2t.protocols import Policy
 from c2t.replay.prompts import read_prompts, spread
 from c2t.sampling import Sampling
+from c2t.storage.paths import DEFAULT_PAIR, replacing
 from c2t.verification.compatibility import check_compatible
 from pipelines import terminal
 from pipelines.bench.contenders import Ours, Task
@@ -38,6 +41,20 @@ TREES = (
     *("threshold:threshold=0.05,K=6,W=6,levels=5", "eagle2:K=4,levels=3,N=8", "eagle2:K=6,levels=4,N=14"),
 )
 ROUNDS = tuple(f"hierarchical:rounds={rounds},of=threshold:threshold=0.2,K=6,W=6,levels=4" for rounds in (2, 3, 4))
+
+
+def disturb(
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    share: Annotated[float, typer.Option(help="Noise over the deviation of each matrix.")] = 0.08,
+) -> None:
+    """Write smollm2's target with Gaussian noise on its matrices: a fine-tune's stand-in."""
+    pair, generator = load_pair(DEFAULT_PAIR, draft=LOOKUP, dtype=torch.float32), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in (weight for weight in pair.target.model.parameters() if weight.dim() > 1):
+            weight.add_(share * weight.std() * torch.randn(weight.shape, generator=generator))
+    with replacing(out) as folder:
+        pair.target.model.bfloat16().save_pretrained(folder)
+        pair.tokenizer.save_pretrained(folder)
 
 
 def policy_named(spec: str) -> Policy:

@@ -15,13 +15,12 @@ FOLDER = "c2t"  # in the target's folder
 class HeadFacts:
     """Part of the provenance.json next to heads that loading reads.
 
-    target_weights: `weights_fingerprint` of the target that its heads learned from. policy: the fastest with them, as
-    the command line writes it; ngrams: it is so with the text's n-grams.
+    target_weights: `weights_fingerprint` of the target that its heads learned from. ngrams: the fastest policy with
+    them is so with the text's n-grams.
     """
 
     __pydantic_config__ = OPEN
     target_weights: str | None = None
-    policy: str | None = None
     ngrams: bool = False
 
 
@@ -43,8 +42,7 @@ def in_cache(target: Path) -> Path:
 
 def find_trained(target: Path) -> Path | None:
     """Return the folder of the head that `c2t draft train` made for the weights in this folder, an EAGLE-1 head before
-    others; None if there is none. A classifier for it is in the folder `classifier` next to it. InputError for a
-    damaged file."""
+    others; None if there is none. InputError for a damaged file."""
     for folder in (target / FOLDER, in_cache(target)):
         heads = [folder / PARTS[name] for name in ("eagle", "eagle3", "medusa")]
         there = [head for head in heads if (head / "config.json").is_file()]
