@@ -40,13 +40,15 @@ class RowConstraint:
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Commit the tokens of a round; those after the end of the text are ignored."""
+        if self.ended:
+            return
         path = self._before_end(tokens)
         with self._timed():
             if self._at[: len(path)] != path:
                 self._move(path)
             if rest := len(self._at) - len(path):
                 self._matcher.rollback(rest)
-        self.ended = self.ended or len(path) < len(tokens)
+        self.ended = len(path) < len(tokens)
         self._text += path
         self._at = ()
         self._masks.clear()

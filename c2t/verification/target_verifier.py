@@ -83,7 +83,7 @@ class TargetVerifier:
         keep_logits: bool = False,
     ):
         self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
-        self.sampled = policy.proposal == "sampled"
+        self.sampled, self.drafts = policy.proposal == "sampled", policy.levels > 0
         count = len(prompts)
         self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
         self.session = target.session()
@@ -131,7 +131,7 @@ class TargetVerifier:
 
     def completed(self, tree: Tree) -> Tree:
         """See `c2t.decoding.Verifier.completed`."""
-        if not self.constraints or tree.proposals is not None:
+        if not (self.constraints and self.drafts) or tree.proposals is not None:
             return tree
         left = [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
         return completed(tree, self.constraints, left)
