@@ -16,10 +16,12 @@ from torch import Tensor
 
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
+from c2t.grammars.constraint import Constraint
+from c2t.grammars.row_constraint import RowConstraint
 from c2t.models.loading.load import Pair
 from c2t.protocols import Policy, Session
 from c2t.sampling import Sampling, check_sequence
-from c2t.verification.compatibility import check_compatible, check_rule
+from c2t.verification.compatibility import check_compatible, check_constraint, check_rule
 from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.verification.target_verifier import TargetVerifier
@@ -49,6 +51,7 @@ class Request:
     sampling: Sampling
     sequence: int
     eos: frozenset[int]
+    constraint: Constraint | None = None
     top: int | None = None
     prompt_top: int | None = None
     tokens: list[int] = field(default_factory=list)
@@ -149,14 +152,17 @@ class BatchDecoder:
         sampling: Sampling = Sampling(),
         sequence: int = 0,
         eos: frozenset[int] | None = None,
+        constraint: Constraint | None = None,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
     ) -> Request:
         """Put a request in the queue and return it; the next step admits it, if there is room.
 
         prompt: token ids. sequence: number of its random stream. eos: tokens that end the text, by default the
-        target's. logprobs: with how many most probable tokens, 0 to 20, the new tokens' log-probabilities are wanted
-        (`Request.logprobs`); prompt_logprobs: the same for the prompt, which needs no new tokens.
+        target's, which also end a text with a constraint. constraint: what the text must follow; it is compiled here.
+
+        logprobs: with how many most probable tokens, 0 to 20, the new tokens' log-probabilities are wanted
+        (`Request.logprobs`). prompt_logprobs: the same for the prompt, which needs no new tokens.
 
         Raises InputError for an empty prompt, ids outside the vocabulary, a max_new_tokens below 1 (0 with
         prompt_logprobs), or a request longer than the target's positions. Raises Refused for a request that exceeds
@@ -175,8 +181,12 @@ class BatchDecoder:
             check_kind("eos", eos, Set, "a set of token ids")
             for token in eos:
                 check_whole("eos: a token id", token)
-        eos = target.eos if eos is None else frozenset(eos)
-        request = Request(ids, max_new_tokens, sampling, sequence, eos, logprobs, prompt_logprobs)
+        ends = target.eos if eos is None else frozenset(eos)
+        if constraint is not None:
+            check_constraint(self.policy, constraint)
+            RowConstraint.of(constraint, self.pair.vocabulary)  # raises InputError before the request is queued
+            ends |= target.eos
+        request = Request(ids, max_new_tokens, sampling, sequence, ends, constraint, logprobs, prompt_logprobs)
         needed = self._needed(request)
         if needed > self.max_tokens:
             parts = f"{len(ids)} tokens + {max_new_tokens} new ones + {self.policy.levels} of a tree"
@@ -328,6 +338,7 @@ class BatchDecoder:
             eos=[request.eos for request in arrived],
             sequences=[request.sequence for request in arrived],
             rule=self.rule,
+            constraints=[self._row_constraint(request) for request in arrived],
             generated=[len(request.tokens) for request in arrived],
             logprobs=[request.top for request in arrived],
             prompt_logprobs=[None if request.prompt_logprobs else request.prompt_top for request in arrived],
@@ -337,6 +348,14 @@ class BatchDecoder:
             request.prompt_logprobs = logprobs or request.prompt_logprobs
         draft = open_session(self.pair.draft, self.policy, self.max_rows, verifier)
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
+
+    def _row_constraint(self, request: Request) -> RowConstraint | None:
+        """Return the constraint behind a request's tokens."""
+        if request.constraint is None:
+            return None
+        row = RowConstraint.of(request.constraint, self.pair.vocabulary)
+        row.advance(request.tokens)
+        return row
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:
         """Add each row's tokens to its request; return the rows whose texts have not ended."""

@@ -167,7 +167,7 @@ def test_a_cached_prompt_is_scored_in_full(tiny: Pair) -> None:
 
 def test_they_go_on_after_a_round_that_failed(toy: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(decoder: BatchDecoder) -> list[Request]:
-        return [decoder.submit(prompt, NEW, Sampling(), 0, None, 2, 1) for prompt in PROMPTS[:2]]
+        return [decoder.submit(prompt, NEW, Sampling(), logprobs=2, prompt_logprobs=1) for prompt in PROMPTS[:2]]
 
     undisturbed, decoder = BatchDecoder(toy, POLICIES[0]), BatchDecoder(toy, POLICIES[0])
     expected, requests = ask(undisturbed), ask(decoder)
