@@ -21,11 +21,11 @@ from c2t.batching import Full
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError, plain
 from c2t.models.loading.chat_templates import dialogue
+from c2t.output.stoppable import StoppableText
 from c2t.serving.fields import ChatCompletion, Completion, Fields
 from c2t.serving.front import LOG, Answer, AsyncFront, Failed, ServerStopping
 from c2t.serving.lengths import Checked, characters_of_a_token
 from c2t.serving.metrics import Metrics
-from c2t.serving.text import StoppableText
 
 BODY = 2**20  # bytes of a request's body
 COMPLETION = 16  # most new tokens of a completion by default: OpenAI's default
