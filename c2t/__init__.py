@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from c2t.classifier import TreeClassifier
     from c2t.decoder import Output, SpeculativeDecoder
     from c2t.errors import InputError
+    from c2t.grammars.grammar import Grammar
     from c2t.models.loading.load import load_pair
     from c2t.output.tree_repr import show
     from c2t.policies import C2T, POLICIES, Eagle2, Plain
@@ -16,6 +17,7 @@ __all__ = [
     "C2T",
     "POLICIES",
     "Eagle2",
+    "Grammar",
     "InputError",
     "Output",
     "Plain",
@@ -27,7 +29,12 @@ __all__ = [
 # Imported at their first use: torch takes seconds, and the command line must handle signals before that.
 MODULES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}
 MODULES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder", "load_pair": "c2t.models.loading.load"}
-MODULES |= {"show": "c2t.output.tree_repr", "InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
+MODULES |= {
+    "show": "c2t.output.tree_repr",
+    "InputError": "c2t.errors",
+    "Grammar": "c2t.grammars.grammar",
+    "TreeClassifier": "c2t.classifier",
+}
 
 
 def __getattr__(name: str) -> Any:
