@@ -8,12 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from c2t.costs.statistics import Statistics, counts_of
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
 from c2t.grammars.constraint import Constraint
@@ -39,7 +41,7 @@ class Request:
     """One prompt to continue, and its new tokens so far.
 
     tokens: the new tokens, cut at the end of the text. finish: None while it waits or runs, then "stop" (an EOS token),
-    "length" (max_new_tokens), "cancelled", or "failed" (see `error`).
+    "length" (max_new_tokens), "cancelled", or "failed" (see `error`). statistics: counts of its rounds.
     """
 
     prompt: list[int]
@@ -52,6 +54,7 @@ class Request:
     finish: str | None = None
     error: Exception | None = None
     reported: int = 0  # tokens that steps have returned
+    statistics: Statistics = field(default_factory=partial(Statistics, prompts=1))
 
     def add(self, tokens: list[int]) -> None:
         """Append the tokens of a round, cut at the end of the text, and set `finish` there."""
@@ -334,6 +337,8 @@ class BatchDecoder:
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:
         """Add each row's tokens to its request; return the rows whose texts have not ended."""
+        for request, counts in zip(running.requests, counts_of(step), strict=False):  # none of the prefill
+            request.statistics.add(counts)
         with self._lock:
             for request, (_, tokens) in zip(running.requests, step.by_row(), strict=True):
                 if request.finish is None:

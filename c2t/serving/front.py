@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from c2t.batching import BatchDecoder, Request, Update
+from c2t.costs.statistics import Statistics
 from c2t.decoding import Step
 from c2t.errors import one_line, plain
+from c2t.grammars.constraint import Constraint
 from c2t.sampling import Sampling
 
 LOG = logging.getLogger("c2t.serving")
@@ -59,6 +61,7 @@ class AsyncFront:
         sampling: Sampling = Sampling(),
         sequence: int = 0,
         eos: frozenset[int] | None = None,
+        constraint: Constraint | None = None,
     ) -> "Answer":
         """Submit a request and return its tokens to come; arguments and errors as of `BatchDecoder.submit`.
 
@@ -67,7 +70,7 @@ class AsyncFront:
         with self.changed:
             if self.deadline is not None:
                 raise ServerStopping("the server takes no more requests: send this one elsewhere or later")
-            request = self.decoder.submit(prompt, max_new_tokens, sampling, sequence, eos)
+            request = self.decoder.submit(prompt, max_new_tokens, sampling, sequence, eos, constraint)
             client = self.clients[request] = _Client()
             self.changed.notify()
         return Answer(self, request, client)
@@ -212,6 +215,11 @@ class Answer:
             raise StopAsyncIteration
         self.finish = update.finish
         return update.tokens
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts of the rounds so far."""
+        return self._request.statistics
 
     def close(self, outcome: str = "cancelled") -> None:
         """End the request; outcome: "stop" for a text that the caller has ended, say at a stop string."""
