@@ -8,12 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from c2t.costs.statistics import Statistics, counts_of
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
 from c2t.grammars.constraint import Constraint
@@ -40,7 +42,7 @@ class Request:
     """One prompt to continue, and its new tokens so far.
 
     tokens: the new tokens, cut at the end of the text. finish: None while it waits or runs, then "stop" (an EOS token),
-    "length" (max_new_tokens), "cancelled", or "failed" (see `error`).
+    "length" (max_new_tokens), "cancelled", or "failed" (see `error`). statistics: counts of its rounds.
 
     logprobs, prompt_logprobs: of each new token and of each of the prompt, where `top` and `prompt_top` say with how
     many most probable tokens; else None.
@@ -60,6 +62,7 @@ class Request:
     finish: str | None = None
     error: Exception | None = None
     reported: int = 0  # tokens that steps have returned
+    statistics: Statistics = field(default_factory=partial(Statistics, prompts=1))
 
     def add(self, tokens: list[int], logprobs: Sequence[TokenLogprob] = ()) -> None:
         """Append the tokens of a round, cut at the end of the text, and set `finish` there."""
@@ -359,6 +362,8 @@ class BatchDecoder:
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:
         """Add each row's tokens to its request; return the rows whose texts have not ended."""
+        for request, counts in zip(running.requests, counts_of(step), strict=False):  # none of the prefill
+            request.statistics.add(counts)
         logprobs = step.extra.get("logprobs", [()] * len(running.requests))
         with self._lock:
             for request, (_, tokens), values in zip(running.requests, step.by_row(), logprobs, strict=True):

@@ -3,19 +3,22 @@ text."""
 
 import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from c2t.sampling import Sampling
+from c2t.serving.messages import Message
+from c2t.serving.structured import Structured
+from c2t.serving.tools import ToolChoice, Tools, ToolUse, tool_use
 
 STOPS = 4  # stop strings at most, as OpenAI's API has it
 SEEDS = 2**63
+MOST_CHOICES = 128  # texts of one prompt, as OpenAI's API has it
 
 # Fields that change the text and that c2t does not serve -> the values with which they change nothing. Among them are
 # fields of other servers. All other fields are ignored.
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -35,14 +38,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
+    "guided_whitespace_pattern": (),
     "modalities": (["text"],),
     "audio": (),
     "reasoning_effort": ("none",),
@@ -50,8 +49,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
+    "documents": ([],),
 }
 
 
@@ -61,7 +59,7 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool | None = None
 
 
-class Fields(BaseModel):
+class Fields(Structured):
     """Fields of both kinds of requests. None stands for a field's default, as in OpenAI's API."""
 
     model_config = ConfigDict(extra="allow")
@@ -70,6 +68,7 @@ class Fields(BaseModel):
     temperature: StrictFloat | None = None
     top_p: StrictFloat | None = None
     seed: Annotated[StrictInt, Field(ge=-SEEDS, lt=SEEDS)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StrictStr | Annotated[list[StrictStr], Field(max_length=STOPS)] | None = None
     max_tokens: StrictInt | None = None
     stream: StrictBool | None = None
@@ -95,6 +94,11 @@ class Fields(BaseModel):
         return [stop for stop in given if stop]
 
     @property
+    def choices(self) -> int:
+        """Number of texts of each prompt."""
+        return self.n or 1
+
+    @property
     def new_tokens(self) -> int | None:
         """Most new tokens."""
         return self.max_tokens
@@ -106,28 +110,24 @@ class Fields(BaseModel):
 
 
 class Completion(Fields):
-    """A request to continue a text, or token ids."""
+    """A request to continue a text, or token ids, or several of either."""
 
-    prompt: StrictStr | list[StrictInt]
+    prompt: (
+        StrictStr
+        | list[StrictInt]
+        | Annotated[list[StrictStr], Field(min_length=1)]
+        | Annotated[list[list[StrictInt]], Field(min_length=1)]
+    )
 
+    @property
+    def asked(self) -> str:
+        """All texts of the prompts."""
+        return "\n".join(prompt for prompt in self.prompts() if isinstance(prompt, str))
 
-class TextPart(BaseModel):
-    """A part of a message that has several."""
-
-    type: Literal["text"]
-    text: StrictStr
-
-
-class Message(BaseModel):
-    """One message of a conversation."""
-
-    role: Literal["system", "user", "assistant"]
-    content: StrictStr | list[TextPart]
-
-    def plain(self) -> dict[str, str]:
-        """Return role and text, as chat templates take them."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": self.role, "content": content}
+    def prompts(self) -> list[str] | list[list[int]]:
+        """Return the prompts, also where there is only one."""
+        several = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
+        return self.prompt if several else [self.prompt]
 
 
 class ChatCompletion(Fields):
@@ -135,6 +135,38 @@ class ChatCompletion(Fields):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: StrictInt | None = None
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: StrictBool | None = None
+    add_generation_prompt: StrictBool | None = None
+    continue_final_message: StrictBool | None = None
+
+    @model_validator(mode="after")
+    def _ends_in_one_way(self) -> "ChatCompletion":
+        if self.continued and self.add_generation_prompt:
+            raise ValueError("continue_final_message: add_generation_prompt must then be false, or left out")
+        if self.continued and (self.messages[-1].role != "assistant" or not self.messages[-1].text):
+            raise ValueError("continue_final_message: the last message must be an assistant's, with a text to continue")
+        return self
+
+    @property
+    def asked(self) -> str:
+        """All that was said."""
+        return "\n".join(message.text for message in self.messages)
+
+    def tool_use(self) -> ToolUse | None:
+        """Return the tools that the answer may call, None for none; Refusal for a choice that is not there."""
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    @property
+    def continued(self) -> bool:
+        """True where the answer goes on with the last message."""
+        return bool(self.continue_final_message)
+
+    @property
+    def opened(self) -> bool:
+        """True where the template opens a new message for the answer."""
+        return not self.continued and self.add_generation_prompt is not False
 
     @property
     def new_tokens(self) -> int | None:

@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from c2t.batching import BatchDecoder, Request, Update
+from c2t.costs.statistics import Statistics
 from c2t.decoding import Step
 from c2t.errors import one_line, plain
+from c2t.grammars.constraint import Constraint
 from c2t.sampling import Sampling
 from c2t.verification.logprobs import TokenLogprob
 
@@ -60,6 +62,7 @@ class AsyncFront:
         sampling: Sampling = Sampling(),
         sequence: int = 0,
         eos: frozenset[int] | None = None,
+        constraint: Constraint | None = None,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
     ) -> "Answer":
@@ -70,7 +73,7 @@ class AsyncFront:
         with self.changed:
             if self.deadline is not None:
                 raise ServerStopping("the server takes no more requests: send this one elsewhere or later")
-            settings = sampling, sequence, eos, logprobs, prompt_logprobs
+            settings = sampling, sequence, eos, constraint, logprobs, prompt_logprobs
             request = self.decoder.submit(prompt, max_new_tokens, *settings)
             client = self.clients[request] = _Client()
             self.changed.notify()
@@ -216,6 +219,11 @@ class Answer:
             raise StopAsyncIteration
         self.finish = update.finish
         return update.tokens
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts of the rounds so far."""
+        return self._request.statistics
 
     @property
     def logprobs(self) -> list[TokenLogprob] | None:

@@ -1,10 +1,12 @@
 """Stop strings: the text ends before the first of them, however its tokens come."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from c2t.errors import InputError
 from c2t.models.loading.load import Pair
-from c2t.serving.text import StoppableText
+from c2t.output.stoppable import StoppableText, checked_stops
 
 WORDS = "def add(a, b):\n    return a + b \u20ac\n\nThe sum of two numbers"
 
@@ -54,3 +56,21 @@ def test_an_unfinished_character_is_shown_at_the_end(small_pair: Pair) -> None:
     text = StoppableText(small_pair.tokenizer)
     assert text.add([token]) == ""
     assert text.end() == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        ("", "an empty stop string"),
+        (["a", ""], "an empty stop string"),
+        (["a"] * 100_000, "100,000 stop strings: give at most 64"),
+        ("a" * 1025, "1,025 characters; give at most 1,024"),
+        ([5], "a stop string = 5 must be a text"),
+        (5, "stop = 5 must be a text or a list of texts"),
+    ],
+    ids=range(6),
+)
+def test_what_stops_no_text_is_refused(stop: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        checked_stops(stop)
+    assert checked_stops("a") == checked_stops(["a"]) == ("a",)

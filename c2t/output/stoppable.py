@@ -1,10 +1,14 @@
 """A text as it is generated: which of its characters may be shown, and where it ends."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from c2t.errors import InputError, check_kind, short_repr
 from c2t.output.detokenizer import IncrementalDetokenizer
+
+MOST, LONGEST = 64, 1024  # stop strings of a text, and characters of one: each token is compared with all of them
 
 
 class StoppableText:
@@ -43,11 +47,27 @@ class StoppableText:
         if ends:
             self.stopped, self.held = True, ""
             return text[: min(ends)]
-        waiting = max((_overlap(text, stop) for stop in self.stop), default=0)
+        waiting = max((overlap(text, stop) for stop in self.stop), default=0)
         self.held = text[len(text) - waiting :]
         return text[: len(text) - waiting]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of the text that is a beginning of the stop string."""
-    return next((n for n in range(min(len(text), len(stop)), 0, -1) if text.endswith(stop[:n])), 0)
+def overlap(text: str, beginning: str) -> int:
+    """Return the length of the longest end of a text that is a beginning of another one, such as a stop string."""
+    return next((n for n in range(min(len(text), len(beginning)), 0, -1) if text.endswith(beginning[:n])), 0)
+
+
+def checked_stops(stop: Any) -> tuple[str, ...]:
+    """Return one stop string or several as a tuple; InputError for empty, long or too many ones."""
+    if isinstance(stop, str):
+        stop = (stop,)
+    check_kind("stop", stop, list | tuple, "a text or a list of texts")
+    if len(stop) > MOST:
+        raise InputError(f"stop: {len(stop):,} stop strings: give at most {MOST}")
+    for text in stop:
+        check_kind("stop: a stop string", text, str, "a text")
+        if not text:
+            raise InputError("stop: an empty stop string would stop every text: leave it out")
+        if len(text) > LONGEST:
+            raise InputError(f"stop = {short_repr(text)}: {len(text):,} characters; give at most {LONGEST:,}")
+    return tuple(stop)
