@@ -38,6 +38,11 @@ class RowConstraint:
         """Return a constraint at the beginning of a text. InputError for one that cannot be followed."""
         return cls(partial(constraint.matcher, vocabulary), vocabulary.size, vocabulary.eos)
 
+    @property
+    def committed(self) -> int:
+        """Number of committed tokens, without one that ended the text."""
+        return len(self._text)
+
     def advance(self, tokens: Sequence[int]) -> None:
         """Commit the tokens of a round; those after the end of the text are ignored."""
         if self.ended:
