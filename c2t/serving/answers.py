@@ -6,7 +6,7 @@ import secrets
 import string
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar
 
@@ -202,7 +202,7 @@ def acceptance(rounds: Statistics, depth: int) -> dict[str, Any]:
     }
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, str | CallPiece | None]]:
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, str | CallPiece | None], None]:
     """Yield the pieces of several texts as they come, and None at the end of each; the first error ends all."""
     inbox: asyncio.Queue[tuple[Choice, str | CallPiece | Exception | None]] = asyncio.Queue()
 
