@@ -53,7 +53,9 @@ def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> Roun
     if path.exists():
         return read_costs(path, _key(pair, policy))
     prompts = [prompt for file in timing_prompts(pair.name) for prompt in read_prompts(file)]
-    sys.stderr.write(f"measuring the costs of rounds for {describe(policy, brief=True)}, which takes some seconds\n")
+    sys.stderr.write(
+        f"measuring the costs of rounds for {describe(policy, brief=True)}, which takes 10 seconds or more\n"
+    )
     return measure_and_store(pair, policy, prompts, though_busy=False)
 
 

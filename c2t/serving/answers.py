@@ -6,7 +6,7 @@ import secrets
 import string
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar
 
@@ -221,7 +221,7 @@ def acceptance(rounds: Statistics, depth: int) -> dict[str, Any]:
     }
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, str | CallPiece | None, int]]:
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, str | CallPiece | None, int], None]:
     """Yield the pieces of several texts as they come, each with the number of tokens that its text then has, and None
     at the end of each text; the first error ends all."""
     inbox: asyncio.Queue[tuple[Choice, str | CallPiece | Exception | None, int]] = asyncio.Queue()

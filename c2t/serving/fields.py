@@ -150,8 +150,9 @@ class Completion(Fields):
 
     def prompts(self) -> list[str] | list[list[int]]:
         """Return the prompts, also where there is only one."""
-        several = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
-        return self.prompt if several else [self.prompt]
+        prompt: Any = self.prompt
+        several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+        return prompt if several else [prompt]
 
 
 class ChatCompletion(Fields):

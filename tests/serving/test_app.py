@@ -165,7 +165,23 @@ VALUES = st.recursive(
 BRIEF = VALUES.filter(lambda value: not isinstance(value, int) or value < 4 or value > 1024)  # of new tokens
 BODIES = st.fixed_dictionaries(
     {"model": st.just("tiny") | VALUES, "prompt": st.just(PROMPT) | VALUES, "max_tokens": st.just(1) | BRIEF},
-    optional={name: VALUES for name in ("temperature", "top_p", "seed", "stop", "stream", "stream_options", "n")},
+    optional={
+        name: VALUES
+        for name in (
+            *(
+                "temperature",
+                "top_p",
+                "seed",
+                "stop",
+                "stream",
+                "stream_options",
+                "n",
+                "response_format",
+                "guided_json",
+            ),
+            *("structured_outputs", "guided_regex", "guided_grammar", "guided_choice", "tools"),
+        )
+    },
 )
 
 

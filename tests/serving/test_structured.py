@@ -171,6 +171,17 @@ def test_a_hostile_schema_is_one_clear_answer(server: Server, form: dict[str, An
     assert (grown["c2t_requests_total.refused"], grown["c2t_prompt_tokens_total"]) == (1, 0)
 
 
+def test_what_is_too_deep_to_be_read_is_refused_as_a_body(server: Server) -> None:
+    for levels in (1000, 20_000):
+        schema = '{"items": ' * levels + "{}" + "}" * levels
+        body = f'{{"model": "tiny", "prompt": "a", "guided_json": {schema}}}'
+        answer = httpx.post(
+            f"{server.address}/v1/completions", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
