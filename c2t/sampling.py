@@ -120,8 +120,9 @@ class Sampling:
 
     def check_vocabulary(self, size: int) -> None:
         """Raise InputError for a bias of a token outside a vocabulary of this size."""
-        if self.logit_bias and self.logit_bias[-1][0] >= size:
-            raise InputError(f"logit_bias: token id {self.logit_bias[-1][0]} is outside the vocabulary 0..{size - 1}")
+        largest = max(dict(self.logit_bias), default=-1)
+        if largest >= size:
+            raise InputError(f"logit_bias: token id {largest} is outside the vocabulary 0..{size - 1}")
 
     @property
     def version(self) -> int:

@@ -6,7 +6,7 @@ import secrets
 import string
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from c2t.costs.statistics import Statistics, total
 from c2t.grammars.tool_calls import CallPiece, CallReader
 from c2t.output.stoppable import StoppableText
 from c2t.serving.front import Answer, Failed, ServerStopping
-from c2t.serving.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsWriter, TokenBytes
+from c2t.serving.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsWriter
 from c2t.serving.refusals import error_body
 
 CALL_ID = string.ascii_letters + string.digits  # of which nine make a call's id: Mistral's templates take no other
@@ -97,7 +97,7 @@ class Form:
     whole = chunk = "text_completion"
     first: ClassVar[dict[str, Any] | None] = None  # of a stream's choice before any text
     last: ClassVar[dict[str, Any]] = {"text": ""}
-    writer: ClassVar[Callable[[TokenBytes], LogprobsWriter]] = CompletionLogprobs
+    writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = CompletionLogprobs
 
     def content(self, text: str, choice: Choice) -> dict[str, Any]:
         """Return a choice that has ended."""
@@ -115,7 +115,7 @@ class ChatForm(Form):
     whole, chunk = "chat.completion", "chat.completion.chunk"
     first: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}}
     last: ClassVar[dict[str, Any]] = {"delta": {}}
-    writer: ClassVar[Callable[[TokenBytes], LogprobsWriter]] = ChatLogprobs
+    writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = ChatLogprobs
 
     def content(self, text: str, choice: Choice) -> dict[str, Any]:
         """See `Form.content`."""

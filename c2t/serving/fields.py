@@ -11,7 +11,6 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -170,7 +169,7 @@ class ChatCompletion(Fields):
 
     @field_validator("top_logprobs")
     @classmethod
-    def _come_with_logprobs(cls, count: int | None, info: ValidationInfo) -> int | None:
+    def _come_with_logprobs(cls, count: int | None, info: Any) -> int | None:
         if count and not info.data.get("logprobs"):
             raise ValueError("logprobs must then be true")
         return count

@@ -3,7 +3,7 @@
 import secrets
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, StrictFloat, StrictInt, StringConstraints, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, StringConstraints, field_validator
 
 from c2t.errors import InputError
 from c2t.sampling import BIASES, Sampling
@@ -29,7 +29,7 @@ class SamplingFields(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
+    def _in_range(cls, value: Any, info: Any) -> Any:
         """Raise InputError, which names the field, for a value out of range."""
         if info.field_name in SETTINGS and value is not None:
             Sampling(**{info.field_name: _as_setting(info.field_name, value)})

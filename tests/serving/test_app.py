@@ -180,6 +180,7 @@ BODIES = st.fixed_dictionaries(
                 "guided_json",
             ),
             *("structured_outputs", "guided_regex", "guided_grammar", "guided_choice", "tools"),
+            *("logprobs", "echo", "top_k", "min_p", "frequency_penalty", "repetition_penalty", "logit_bias"),
         )
     },
 )

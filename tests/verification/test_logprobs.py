@@ -16,6 +16,7 @@ from c2t.policies import DySpec, Eagle2, Hierarchical, JointThreshold, Plain
 from c2t.sampling import Sampling
 from c2t.verification.logprobs import AT_ONCE, MOST, TokenLogprob, of_path, scored
 from tests.rounding import assert_same_network, assert_within, log_prob_bound
+from tests.table_constraint import TableConstraint, follows
 from tests.toys import PROMPTS, VOCABULARY, toy_drafts, toy_target, toy_tokenizer
 
 POLICIES = [Eagle2(K=3, levels=3, N=8), JointThreshold(0.05, K=3, W=4, levels=4), DySpec(N=8, K=3)]
@@ -192,6 +193,23 @@ def test_decoding_ahead_in_few_bits_asks_for_none(toy: Pair, monkeypatch: pytest
     decoder = SpeculativeDecoder(toy, Hierarchical(Eagle2(K=2, levels=2, N=4)))
     output = decoder.generate(PROMPTS[0], NEW, logprobs=1)
     check(output.logprobs[0], stock(PROMPTS[0], output.sequences[0])[len(PROMPTS[0]) - 1 :], output.sequences[0], 1)
+
+
+def test_a_constraint_takes_nothing_from_them_and_takes_bias_and_penalties(toy: Pair) -> None:
+    """They are of the target's own distribution, also of tokens that may not follow; the text is plain decoding's."""
+    settings = {"frequency_penalty": 0.9, "logit_bias": {7: 3.0}, "min_p": 0.01, "logprobs": 2, "temperature": 0.9}
+    found = [
+        SpeculativeDecoder(toy, policy).generate(PROMPTS, NEW, constraint=TableConstraint(), **settings)
+        for policy in (Plain(), POLICIES[0])
+    ]
+    assert found[0].sequences == found[1].sequences
+    outside = 0
+    for prompt, text, values in zip(PROMPTS, found[1].sequences, found[1].logprobs, strict=True):
+        assert follows(text, VOCABULARY)
+        exact = stock(prompt, text)[len(prompt) - 1 :]
+        check(values, exact, text, 2)
+        outside += sum(int(row.argmax()) != token for row, token in zip(exact, text, strict=True))
+    assert outside > 0
 
 
 @pytest.mark.parametrize("count", [-1, MOST + 1, 10**30])
