@@ -232,7 +232,7 @@ def test_the_chi_square_catches_wrong_trees(wrong: Wrong) -> None:
 class RawBonus(TargetSampler):
     """Draws what follows a leaf from unprocessed logits, as upstream did before its fix."""
 
-    def accept(self, tree, logits, position, rule):
+    def accept(self, tree, logits, position, rule, constraints=None):
         right = super().accept(tree, logits, position, rule)
         last = right.slots.gather(1, right.length[:, None])
         leaf = ~((tree.parent == last) & (tree.rank >= 0)).any(1)
