@@ -120,7 +120,7 @@ RESCORED = {
 }
 
 
-@pytest.mark.parametrize("sampling", RESCORED)
+@pytest.mark.parametrize("sampling", slow_except(RESCORED, "frequency", "all"))
 @pytest.mark.parametrize("name", slow_except(EXACT, "eagle2", "mcsd"))
 def test_text_follows_the_law_of_bias_penalties_and_min_p(name: str, sampling: str) -> None:
     policy, chosen = for_rows(EVERY_POLICY[name].policy, ROWS), RESCORED[sampling]
