@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ from c2t.policies.spec import parse
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.verification.compatibility import check_compatible, check_constraint
+from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.verification.target_verifier import generate
 
@@ -42,12 +44,14 @@ SHOWN = 60  # characters of the first text that an Output prints
 class Output:
     """Result of one call of `SpeculativeDecoder.generate`, one entry a prompt.
 
-    sequences: new token ids. texts: the same, decoded. statistics: per prompt.
+    sequences: new token ids. texts: the same, decoded. statistics: per prompt. logprobs: of each new token, if
+    `generate` was asked for them.
     """
 
     sequences: list[list[int]]
     texts: list[str]
     statistics: list[Statistics]
+    logprobs: list[list[TokenLogprob]] | None = None
 
     def __repr__(self) -> str:
         text = self.texts[0] if self.texts else ""
@@ -163,11 +167,16 @@ class SpeculativeDecoder:
         chat: bool = True,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
         seed: int = 0,
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
         constraint: Constraint | Sequence[Constraint | None] | None = None,
+        logprobs: int | None = None,
         watch: Callable[[Step], None] = lambda step: None,
     ) -> Output:
         """Answer or continue one prompt or several, given as text or token ids, in one batch.
@@ -178,6 +187,9 @@ class SpeculativeDecoder:
 
         A prompt's text does not depend on the other prompts. Rows have trees of different sizes and end independently,
         with an EOS token or after `max_new_tokens`. sequences: numbers of the random streams (default 0, 1, ...).
+
+        For the settings from top_k to logit_bias see `Sampling`. logprobs: with how many most probable tokens, 0 to 20,
+        the Output has the log-probability of each new token by the target itself, before those settings.
 
         rule: how policies that sample their candidates are verified, "residual" (the default) or "target-only" (see
         `c2t.verify`). Both keep the target's law; under target-only, which is the rule of all others, the same seed
@@ -198,8 +210,10 @@ class SpeculativeDecoder:
                 total = f"{len(prompt)} tokens + {max_new_tokens} new ones"
                 raise InputError(f"prompt {number}: {total} exceed the limit of {self.graph_tokens} (graph_tokens)")
         constraints = self._constraints(constraint, len(ids))
-        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
-        trace = Trace(len(ids))
+        penalties = frequency_penalty, presence_penalty, logit_bias
+        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed, min_p, *penalties)
+        check_logprobs("logprobs", logprobs)
+        trace, scores = Trace(len(ids)), [[] for _ in ids]
         for step in generate(
             *self._parts(len(ids)),
             ids,
@@ -209,12 +223,16 @@ class SpeculativeDecoder:
             sequences=sequences,
             rule=rule,
             constraints=constraints,
+            logprobs=logprobs,
         ):
             trace.add(step)
+            for row, values in zip(step.rows.tolist(), step.extra.get("logprobs", ()), strict=False):
+                scores[row] += values
             watch(step._replace(extra={**step.extra, "tokenizer": self.pair.tokenizer}))
         tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
         texts = [self._text(new, row) for new, row in zip(tokens, constraints or [None] * len(ids), strict=True)]
-        return Output(tokens, texts, trace.statistics)
+        scores = [values[: len(new)] for values, new in zip(scores, tokens, strict=True)]
+        return Output(tokens, texts, trace.statistics, None if logprobs is None else scores)
 
     def stream(
         self,
@@ -225,7 +243,11 @@ class SpeculativeDecoder:
         chat: bool = True,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
         seed: int = 0,
         rule: str | None = None,
         max_rows: int = 16,
@@ -243,7 +265,9 @@ class SpeculativeDecoder:
         if self.graph_tokens:
             raise InputError("stream does not use CUDA graphs; use a decoder with graph_tokens = 0, or generate")
         check_new_tokens(max_new_tokens)
-        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
+        penalties = frequency_penalty, presence_penalty, logit_bias
+        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed, min_p, *penalties)
+        sampling.check_vocabulary(self.pair.target.config.vocab_size)
         batch = BatchDecoder(
             self.pair, self.policy, max_rows=max_rows, max_tokens=max_tokens, max_waiting=max_rows, rule=rule
         )

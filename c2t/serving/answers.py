@@ -14,6 +14,7 @@ from c2t.costs.statistics import Statistics, total
 from c2t.grammars.tool_calls import CallPiece, CallReader
 from c2t.output.stoppable import StoppableText
 from c2t.serving.front import Answer, Failed, ServerStopping
+from c2t.serving.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsWriter
 from c2t.serving.refusals import error_body
 
 CALL_ID = string.ascii_letters + string.digits  # of which nine make a call's id: Mistral's templates take no other
@@ -23,7 +24,8 @@ class Choice:
     """One text of an answer, in the making.
 
     index: its number in the answer. reader: finds tool calls in the text, if there may be any. shown: special tokens
-    whose texts it must see, and that texts leave out otherwise. calls: those that it has read so far.
+    whose texts it must see, and that texts leave out otherwise. writer: of log-probabilities, if they were asked for.
+    echo: a text that comes first. calls: those that it has read so far.
     """
 
     def __init__(
@@ -33,13 +35,19 @@ class Choice:
         text: StoppableText,
         reader: CallReader | None = None,
         shown: Mapping[int, str] = {},
+        writer: LogprobsWriter | None = None,
+        echo: str = "",
     ):
         self.index, self.answer, self.text, self.reader, self.shown = index, answer, text, reader, shown
+        self.writer, self.echo, self.scored = writer, echo, 0  # scored: tokens whose log-probabilities are written
         self.calls: list[dict[str, Any]] = []
 
     async def pieces(self) -> AsyncIterator[str | CallPiece]:
         """Yield the text's parts as they are generated; a stop string ends the request."""
         async for tokens in self.answer:
+            if self.echo:
+                yield self.echo
+                self.echo = ""
             for piece in self._read(self._text(tokens)):
                 yield piece
             if self.text.stopped:
@@ -49,6 +57,15 @@ class Choice:
             yield piece
         for text in self.reader.end() if self.reader else ():
             yield text
+
+    def logprobs(self, tokens: int) -> dict[str, Any] | None:
+        """Return the log-probabilities of the tokens up to this number that were not returned before, those of an
+        echoed prompt first; None if nobody asked for them, or if there are none."""
+        if self.writer is None:
+            return None
+        values = [*(self.answer.prompt_logprobs or ()), *(self.answer.logprobs or ())[:tokens]]
+        new, self.scored = values[self.scored :], len(values)
+        return self.writer(new) if new else None
 
     def _text(self, tokens: list[int]) -> str:
         if not self.shown:
@@ -80,6 +97,7 @@ class Form:
     whole = chunk = "text_completion"
     first: ClassVar[dict[str, Any] | None] = None  # of a stream's choice before any text
     last: ClassVar[dict[str, Any]] = {"text": ""}
+    writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = CompletionLogprobs
 
     def content(self, text: str, choice: Choice) -> dict[str, Any]:
         """Return a choice that has ended."""
@@ -97,6 +115,7 @@ class ChatForm(Form):
     whole, chunk = "chat.completion", "chat.completion.chunk"
     first: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}}
     last: ClassVar[dict[str, Any]] = {"delta": {}}
+    writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = ChatLogprobs
 
     def content(self, text: str, choice: Choice) -> dict[str, Any]:
         """See `Form.content`."""
@@ -131,11 +150,11 @@ class Reply:
         """Wait for all texts and return the answer."""
         texts = [""] * len(self.choices)
         async with aclosing(merged(self.choices)) as pieces:
-            async for choice, piece in pieces:
+            async for choice, piece, _ in pieces:
                 if isinstance(piece, str):
                     texts[choice.index] += piece
         choices = [
-            _numbered(choice.index, self.form.content(texts[choice.index], choice), choice.finish)
+            _numbered(choice, self.form.content(texts[choice.index], choice), choice.text.tokens, choice.finish)
             for choice in self.choices
         ]
         return {**self.shared, "object": self.form.whole, "choices": choices, "usage": self.usage, **self.metrics}
@@ -149,11 +168,11 @@ class Reply:
 
         try:
             for choice in self.choices if self.form.first else ():
-                yield chunk([_numbered(choice.index, self.form.first)])
+                yield chunk([_numbered(choice, self.form.first)])
             async with aclosing(merged(self.choices)) as pieces:
-                async for choice, piece in pieces:
+                async for choice, piece, tokens in pieces:
                     what = self.form.last if piece is None else self.form.piece(piece, choice)
-                    yield chunk([_numbered(choice.index, what, choice.finish if piece is None else None)])
+                    yield chunk([_numbered(choice, what, tokens, choice.finish if piece is None else None)])
             if with_usage:
                 yield chunk([], {"usage": self.usage, **self.metrics})
         except (Failed, ServerStopping) as error:
@@ -202,27 +221,28 @@ def acceptance(rounds: Statistics, depth: int) -> dict[str, Any]:
     }
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, str | CallPiece | None], None]:
-    """Yield the pieces of several texts as they come, and None at the end of each; the first error ends all."""
-    inbox: asyncio.Queue[tuple[Choice, str | CallPiece | Exception | None]] = asyncio.Queue()
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, str | CallPiece | None, int], None]:
+    """Yield the pieces of several texts as they come, each with the number of tokens that its text then has, and None
+    at the end of each text; the first error ends all."""
+    inbox: asyncio.Queue[tuple[Choice, str | CallPiece | Exception | None, int]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
         try:
             async for piece in choice.pieces():
-                inbox.put_nowait((choice, piece))
-            inbox.put_nowait((choice, None))
+                inbox.put_nowait((choice, piece, choice.text.tokens))
+            inbox.put_nowait((choice, None, choice.text.tokens))
         except Exception as error:  # noqa: BLE001 - raised below
-            inbox.put_nowait((choice, error))
+            inbox.put_nowait((choice, error, 0))
 
     reading = [asyncio.create_task(read(choice)) for choice in choices]
     try:
         left = len(choices)
         while left:
-            choice, piece = await inbox.get()
+            choice, piece, tokens = await inbox.get()
             if isinstance(piece, Exception):
                 raise piece
             left -= piece is None
-            yield choice, piece
+            yield choice, piece, tokens
     finally:
         for task in reading:
             task.cancel()
@@ -233,8 +253,9 @@ def call_id() -> str:
     return "".join(secrets.choice(CALL_ID) for _ in range(9))
 
 
-def _numbered(index: int, what: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
-    return {"index": index, **what, "logprobs": None, "finish_reason": finish}
+def _numbered(choice: Choice, what: Mapping[str, Any], tokens: int = 0, finish: str | None = None) -> dict[str, Any]:
+    """Return a choice, or a part of it up to so many tokens."""
+    return {"index": choice.index, **what, "logprobs": choice.logprobs(tokens), "finish_reason": finish}
 
 
 def _event(what: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from c2t.serving.answers import CHATS, COMPLETIONS, Choice, Form, Reply
 from c2t.serving.fields import ChatCompletion, Completion, Fields
 from c2t.serving.front import LOG, Answer, AsyncFront, Failed, ServerStopping
 from c2t.serving.lengths import Checked, characters_of_a_token
+from c2t.serving.logprobs import TokenBytes
 from c2t.serving.metrics import Metrics
 from c2t.serving.refusals import KINDS, RETRY_AFTER, Refusal, error_body, unsupported
 from c2t.serving.structured import Compiler
@@ -49,6 +50,7 @@ class _Api:
         self.encoding = CapacityLimiter(2)  # prompts tokenized in parallel: a long one takes a core for a second
         self.tools = ToolPrompt(self.pair.tokenizer)
         self.compiler = Compiler(decoder.policy, self.pair.vocabulary)
+        self.bytes_of = TokenBytes(self.pair.tokenizer)
         self.special = special_texts(self.pair)  # which texts leave out, unless they are constrained
 
     def app(self) -> FastAPI:
@@ -171,6 +173,8 @@ class _Api:
                 StoppableText(self.pair.tokenizer, fields.stops()),
                 CallReader(self.tools.frame) if calls else None,
                 self.special if constraint else {},
+                None if fields.logprobs_count is None else form.writer(self.bytes_of),
+                fields.echoed(index // fields.choices, prompts[index // fields.choices], self.pair.tokenizer),
             )
             for index, answer in enumerate(answers)
         ]
@@ -190,13 +194,15 @@ class _Api:
     ) -> list[Answer]:
         """Submit all texts of a request or, where one of them is refused, none. Each has a random stream of the seed,
         by its number."""
-        sampling, answers = fields.sampling(), []
+        sampling, answers = fields.sampling(self.pair.target.config.vocab_size), []
+        scores = {"logprobs": fields.logprobs_count, "prompt_logprobs": fields.prompt_logprobs_count}
         try:
             for ids in prompts:
                 new = fields.new_tokens
                 if new is None:
                     new = max(1, min(default, self.front.decoder.room(len(ids))))
-                answers.append(self.front.generate(ids, new, sampling, sequence=len(answers), constraint=constraint))
+                settings = {"sequence": len(answers), "constraint": constraint, **scores}
+                answers.append(self.front.generate(ids, new, sampling, **settings))
         except BaseException:
             for answer in answers:
                 answer.close("refused")

@@ -1,19 +1,28 @@
 """The fields of OpenAI's requests: those that are served, and those that are refused because they would change the
 text."""
 
-import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
+from transformers import PreTrainedTokenizerBase
 
-from c2t.sampling import Sampling
 from c2t.serving.messages import Message
+from c2t.serving.settings import SamplingFields
 from c2t.serving.structured import Structured
 from c2t.serving.tools import ToolChoice, Tools, ToolUse, tool_use
+from c2t.verification.logprobs import MOST
 
 STOPS = 4  # stop strings at most, as OpenAI's API has it
-SEEDS = 2**63
 MOST_CHOICES = 128  # texts of one prompt, as OpenAI's API has it
 
 # Fields that change the text and that c2t does not serve -> the values with which they change nothing. Among them are
@@ -22,16 +31,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (0,),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
     "min_tokens": (0,),
     "stop_token_ids": ([],),
     "ignore_eos": (False,),
@@ -59,15 +61,12 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool | None = None
 
 
-class Fields(Structured):
+class Fields(Structured, SamplingFields):
     """Fields of both kinds of requests. None stands for a field's default, as in OpenAI's API."""
 
     model_config = ConfigDict(extra="allow")
 
     model: StrictStr
-    temperature: StrictFloat | None = None
-    top_p: StrictFloat | None = None
-    seed: Annotated[StrictInt, Field(ge=-SEEDS, lt=SEEDS)] | None = None
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StrictStr | Annotated[list[StrictStr], Field(max_length=STOPS)] | None = None
     max_tokens: StrictInt | None = None
@@ -78,15 +77,6 @@ class Fields(Structured):
         """Return the names of fields that are not served and would change the text."""
         given: Mapping[str, Any] = self.model_extra or {}
         return [name for name in given if name in REFUSED and not _neutral(given[name], REFUSED[name])]
-
-    def sampling(self) -> Sampling:
-        """Return the settings of the target's sampling, with a seed of its own for a request without one; InputError
-        for values out of range."""
-        return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            seed=secrets.randbelow(SEEDS) if self.seed is None else self.seed,
-        )
 
     def stops(self) -> list[str]:
         """Return the stop strings; an empty one stops nothing."""
@@ -104,6 +94,20 @@ class Fields(Structured):
         return self.max_tokens
 
     @property
+    def logprobs_count(self) -> int | None:
+        """With how many most probable tokens log-probabilities are wanted; None if they are not."""
+        raise NotImplementedError
+
+    @property
+    def prompt_logprobs_count(self) -> int | None:
+        """The same for the prompt's tokens; 0 where only the prompt is wanted."""
+        return None
+
+    def echoed(self, number: int, ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+        """Return what an answer repeats of the prompt of this number, which has these ids."""
+        return ""
+
+    @property
     def with_usage(self) -> bool:
         """True for a stream that ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -118,6 +122,25 @@ class Completion(Fields):
         | Annotated[list[StrictStr], Field(min_length=1)]
         | Annotated[list[list[StrictInt]], Field(min_length=1)]
     )
+    echo: StrictBool | None = None
+    logprobs: Annotated[StrictInt, Field(ge=0, le=MOST)] | None = None
+
+    @property
+    def logprobs_count(self) -> int | None:
+        """See `Fields.logprobs_count`."""
+        return self.logprobs
+
+    @property
+    def prompt_logprobs_count(self) -> int | None:
+        """See `Fields.prompt_logprobs_count`."""
+        if not self.echo:
+            return None
+        return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs
+
+    def echoed(self, number: int, ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+        """See `Fields.echoed`."""
+        prompt = self.prompts()[number] if self.echo else ""
+        return prompt if isinstance(prompt, str) else tokenizer.decode(ids, skip_special_tokens=True)
 
     @property
     def asked(self) -> str:
@@ -141,6 +164,20 @@ class ChatCompletion(Fields):
     parallel_tool_calls: StrictBool | None = None
     add_generation_prompt: StrictBool | None = None
     continue_final_message: StrictBool | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=MOST)] | None = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _come_with_logprobs(cls, count: int | None, info: Any) -> int | None:
+        if count and not info.data.get("logprobs"):
+            raise ValueError("logprobs must then be true")
+        return count
+
+    @property
+    def logprobs_count(self) -> int | None:
+        """See `Fields.logprobs_count`."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @model_validator(mode="after")
     def _ends_in_one_way(self) -> "ChatCompletion":

@@ -10,6 +10,7 @@ from c2t.errors import InputError, plain
 from c2t.serving.front import Failed, ServerStopping
 
 KINDS = (RequestValidationError, HTTPException, InputError, Failed, ServerStopping)  # errors that have a form
+NAMED = 40  # characters of a key of the client's own that a message repeats
 RETRY_AFTER = "1"  # seconds to wait before sending a request again that found the queue full
 
 
@@ -48,9 +49,10 @@ def _first(error: RequestValidationError) -> tuple[str, str | None]:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}", None
-    field, said = [str(part) for part in first["loc"][1:]], first["msg"].removeprefix("Value error, ")
+    field = [str(part)[:NAMED] for part in first["loc"][1:] if part != "[key]"]
+    said = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error" and not field:  # of several fields, the first of which the message names
         return said, said.partition(":")[0]
     if not field:
         return "the body must be a JSON object, sent as Content-Type: application/json", None
-    return f"{'.'.join(field)}: {said}", field[0]
+    return said if said.startswith(field[-1]) else f"{'.'.join(field)}: {said}", field[0]

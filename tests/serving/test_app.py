@@ -108,17 +108,14 @@ REFUSED = [
     ({"n": 129}, "n"),
     ({"n": 4}, "n"),  # more than may wait here
     ({"best_of": 3}, "best_of"),
-    ({"echo": True}, "echo"),
     ({"suffix": "end"}, "suffix"),
-    ({"logprobs": 0}, "logprobs"),
-    ({"logit_bias": {"5": 1}}, "logit_bias"),
-    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs"),
+    ({"extra_body": {"top_logprobs": 2}}, "top_logprobs"),
     ({"extra_body": {"tools": [{"type": "function"}]}}, "tools"),
-    ({"extra_body": {"top_k": 5}}, "top_k"),
-    ({"temperature": -1.0}, None),
-    ({"temperature": 1e39}, None),  # infinite in float32
-    ({"temperature": 1e-39}, None),
-    ({"top_p": 0.0}, None),
+    ({"temperature": -1.0}, "temperature"),
+    ({"temperature": 1e39}, "temperature"),  # infinite in float32
+    ({"temperature": 1e-39}, "temperature"),
+    ({"top_p": 0.0}, "top_p"),
     ({"max_tokens": 0}, None),
     ({"extra_body": {"max_tokens": "many"}}, "max_tokens"),
     ({"stop": ["a"] * 5}, "stop"),
@@ -183,6 +180,7 @@ BODIES = st.fixed_dictionaries(
                 "guided_json",
             ),
             *("structured_outputs", "guided_regex", "guided_grammar", "guided_choice", "tools"),
+            *("logprobs", "echo", "top_k", "min_p", "frequency_penalty", "repetition_penalty", "logit_bias"),
         )
     },
 )

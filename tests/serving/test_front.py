@@ -35,6 +35,8 @@ class Script(BatchDecoder):
         sequence: int,
         eos: frozenset[int] | None,
         constraint: Constraint | None,
+        logprobs: int | None,
+        prompt_logprobs: int | None,
     ) -> Request:
         request = Request(list(prompt), max_new_tokens, sampling, sequence, eos or frozenset())
         self.requests.append(request)
