@@ -9,6 +9,7 @@ probability is at least (1 - d) / (1 + d) at a total variation distance of d. Se
 no such bound: a rounding error in one token's probability shifts the intervals of all tokens after it.
 """
 
+import secrets
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +24,7 @@ from c2t.kernels.noise import Noise
 
 VERSION = 3  # of sampled texts and their trees: it rises when the same seed gives others
 CACHED, ON_DEVICE = 2**16, 2**25  # logits that get noise together: those that fit a core's cache; 256 MB on a GPU
+SEEDS = 2**32  # that `new_seed` chooses from: short enough to be typed
 LEAST = 1e-4  # smallest temperature and penalty, 1 / LEAST the largest: outside, logits overflow or round to ties
 
 
@@ -102,6 +104,11 @@ class Sampling:
             return argmax(logits)
         key = stream_key(self.seed, sequence, position)
         return walk.draw(logits, key) if walk.serves(logits) else gumbel_max(logits, key)
+
+
+def new_seed() -> int:
+    """Return a seed that nobody has chosen."""
+    return secrets.randbelow(SEEDS)
 
 
 def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:

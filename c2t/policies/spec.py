@@ -136,6 +136,12 @@ def describe(policy: Any, brief: bool = False) -> str:
     return name + ":" * bool(texts) + ",".join(texts)
 
 
+def label_of(policy: Any) -> str:
+    """Return the brief description of a policy, or the repr of one that has no name on the command line."""
+    inner = getattr(policy, "policy", policy)
+    return describe(policy, brief=True) if {type(policy), type(inner)} <= set(POLICIES.values()) else repr(policy)
+
+
 def name_of(policy: Any) -> str:
     """Return the name that a policy's class is listed by."""
     return next(name for name, kind in POLICIES.items() if type(policy) is kind)

@@ -1,7 +1,7 @@
 """The target as the verifier of trees, and `generate`, the decoding loop with it."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -55,7 +55,8 @@ class TargetVerifier:
 
     sequences: numbers of the rows' random streams (default 0, 1, ...). rule: see `c2t.verification.compatibility`.
     processors: applied to the target's logits. keep_logits: each Verdict has the target's logits (B, n, V) of every
-    slot as "logits". judge: a policy's own rule, which its session may set; None: that of the sampler.
+    slot as "logits". judge: a policy's own rule, which its session may set; None: that of the sampler. stopped: numbers
+    of prompts whose texts the caller has ended, read after each Step.
 
     max_new_tokens, eos and sampling may be lists with an entry per prompt. Rows can `join` a verifier only if both have
     a list of samplings.
@@ -76,8 +77,9 @@ class TargetVerifier:
         rule: str | None = None,
         processors: Processors | None = None,
         keep_logits: bool = False,
+        stopped: Container[int] = (),
     ):
-        self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
+        self.rule, self.keep_logits, self.stopped = check_rule(policy, rule), keep_logits, stopped
         self.sampled = policy.proposal == "sampled"
         count = len(prompts)
         self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
@@ -150,9 +152,10 @@ class TargetVerifier:
     def unfinished(self, step: Step) -> list[int]:
         """Count the step's new tokens; return the rows whose sequences have not ended."""
         unfinished = []
-        for row, (_, tokens) in enumerate(step.by_row()):
+        for row, (prompt, tokens) in enumerate(step.by_row()):
             self.emitted[row] += len(tokens)
-            if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
+            ended = prompt in self.stopped or not self.eos[row].isdisjoint(tokens)
+            if self.emitted[row] < self.max_new_tokens[row] and not ended:
                 unfinished.append(row)
         return unfinished
 
@@ -190,6 +193,7 @@ def generate(
     sequences: Sequence[int] | None = None,
     rule: str | None = None,
     record: Sequence[str] = (),
+    stopped: Container[int] = (),
 ) -> Iterator[Step]:
     """Decode prompts with the target as verifier; see `TargetVerifier` and `decode` for the arguments.
 
@@ -205,6 +209,7 @@ def generate(
         sequences=sequences,
         rule=rule,
         keep_logits="logits" in record,
+        stopped=stopped,
     )
     return decode(verifier, drafter, policy, [name for name in record if name != "logits"])
 

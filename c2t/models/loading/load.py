@@ -28,7 +28,7 @@ from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pair:
     """Target, its draft, the tokenizer of both, and their names.
 
@@ -44,6 +44,10 @@ class Pair:
     template: str
     sources: dict[str, tuple[str, str]]
     rounded: bool = False
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{part}={source!r}" for part, (source, _) in self.sources.items())
+        return f"Pair({self.name!r}, {parts}, dtype={self.arithmetic!r}, device={str(self.target.device)!r})"
 
     @property
     def arithmetic(self) -> str:

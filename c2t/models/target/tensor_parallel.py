@@ -65,6 +65,13 @@ def gather_shared(model: Any) -> None:
         model.set_output_embeddings(whole)
 
 
+def from_first_process(value: Any) -> Any:
+    """Return the first process's value; every process calls it."""
+    sent = [value]
+    dist.broadcast_object_list(sent, src=0)
+    return sent[0]
+
+
 class FirstProcessTrees:
     """Policy whose trees are those that the first process builds by another policy."""
 
@@ -77,9 +84,7 @@ class FirstProcessTrees:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         """Return the first process's tree. Every process drafts, for its own draft's state."""
         tree = self.policy(draft, root)
-        sent = [_moved(tree, "cpu")]
-        dist.broadcast_object_list(sent, src=0)
-        return _moved(sent[0], tree.token.device)
+        return _moved(from_first_process(_moved(tree, "cpu")), tree.token.device)
 
 
 def _moved(value: Any, device: str | torch.device) -> Any:
