@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from c2t.classifier import TreeClassifier
     from c2t.decoder import Output, SpeculativeDecoder
     from c2t.errors import InputError
+    from c2t.grammars.grammar import Grammar
     from c2t.models.loading.load import load_pair
     from c2t.output.tree_repr import show
     from c2t.policies import C2T, POLICIES, Budget, Chain, Eagle2, Hierarchical, JointThreshold, Plain
@@ -18,6 +19,7 @@ __all__ = [
     "Budget",
     "Chain",
     "Eagle2",
+    "Grammar",
     "Hierarchical",
     "InputError",
     "JointThreshold",
@@ -32,7 +34,12 @@ __all__ = [
 NAMED = ("C2T", "POLICIES", "Budget", "Chain", "Eagle2", "Hierarchical", "JointThreshold", "Plain")
 MODULES = dict.fromkeys(NAMED, "c2t.policies")
 MODULES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder", "load_pair": "c2t.models.loading.load"}
-MODULES |= {"show": "c2t.output.tree_repr", "InputError": "c2t.errors", "TreeClassifier": "c2t.classifier"}
+MODULES |= {
+    "show": "c2t.output.tree_repr",
+    "InputError": "c2t.errors",
+    "Grammar": "c2t.grammars.grammar",
+    "TreeClassifier": "c2t.classifier",
+}
 
 
 def __getattr__(name: str) -> Any:

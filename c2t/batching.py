@@ -17,10 +17,12 @@ from torch import Tensor
 from c2t.costs.policy_text import policy_for
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
+from c2t.grammars.constraint import Constraint
+from c2t.grammars.row_constraint import RowConstraint
 from c2t.models.loading.load import Pair
 from c2t.protocols import Policy, Session
 from c2t.sampling import Sampling, check_sequence
-from c2t.verification.compatibility import check_compatible, check_rule
+from c2t.verification.compatibility import check_compatible, check_constraint, check_rule
 from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.verification.target_verifier import TargetVerifier
 
@@ -46,6 +48,7 @@ class Request:
     sampling: Sampling
     sequence: int
     eos: frozenset[int]
+    constraint: Constraint | None = None
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None
     error: Exception | None = None
@@ -141,11 +144,12 @@ class BatchDecoder:
         sampling: Sampling = Sampling(),
         sequence: int = 0,
         eos: frozenset[int] | None = None,
+        constraint: Constraint | None = None,
     ) -> Request:
         """Put a request in the queue and return it; the next step admits it, if there is room.
 
         prompt: token ids. sequence: number of its random stream. eos: tokens that end the text, by default the
-        target's.
+        target's, which also end a text with a constraint. constraint: what the text must follow; it is compiled here.
 
         Raises InputError for an empty prompt, ids outside the vocabulary, a max_new_tokens below 1, or a request longer
         than the target's positions. Raises Refused for a request that exceeds max_tokens, and Full for a full queue.
@@ -160,7 +164,12 @@ class BatchDecoder:
             check_kind("eos", eos, Set, "a set of token ids")
             for token in eos:
                 check_whole("eos: a token id", token)
-        request = Request(ids, max_new_tokens, sampling, sequence, target.eos if eos is None else frozenset(eos))
+        ends = target.eos if eos is None else frozenset(eos)
+        if constraint is not None:
+            check_constraint(self.policy, constraint)
+            RowConstraint.of(constraint, self.pair.vocabulary)  # raises InputError before the request is queued
+            ends |= target.eos
+        request = Request(ids, max_new_tokens, sampling, sequence, ends, constraint)
         needed = self._needed(request)
         if needed > self.max_tokens:
             parts = f"{len(ids)} tokens + {max_new_tokens} new ones + {self.policy.levels} of a tree"
@@ -312,10 +321,19 @@ class BatchDecoder:
             eos=[request.eos for request in arrived],
             sequences=[request.sequence for request in arrived],
             rule=self.rule,
+            constraints=[self._row_constraint(request) for request in arrived],
         )
         step, committed = verifier.prefill()
         draft = open_session(self.pair.draft, self.policy, self.max_rows, verifier)
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
+
+    def _row_constraint(self, request: Request) -> RowConstraint | None:
+        """Return the constraint behind a request's tokens."""
+        if request.constraint is None:
+            return None
+        row = RowConstraint.of(request.constraint, self.pair.vocabulary)
+        row.advance(request.tokens)
+        return row
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:
         """Add each row's tokens to its request; return the rows whose texts have not ended."""

@@ -18,6 +18,8 @@ from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
 from c2t.decoding import Step, cut
 from c2t.errors import InputError, check_kind, check_whole
+from c2t.grammars.constraint import Constraint
+from c2t.grammars.row_constraint import RowConstraint
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.loading.own_model import pair_and_target
 from c2t.models.target.target import Target
@@ -29,7 +31,7 @@ from c2t.policies.default import default_policy, policy_of_folder
 from c2t.policies.spec import label_of
 from c2t.protocols import Policy
 from c2t.sampling import Sampling, new_seed
-from c2t.verification.compatibility import check_compatible
+from c2t.verification.compatibility import check_compatible, check_constraint
 from c2t.verification.prompt_ids import check_length, check_new_tokens
 from c2t.verification.prompts import Prompt, Prompts, encode, encode_one
 from c2t.verification.target_verifier import generate
@@ -173,6 +175,7 @@ class SpeculativeDecoder:
         seed: int | None = None,
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
+        constraint: Constraint | Sequence[Constraint | None] | None = None,
         watch: Callable[[Step], None] = lambda step: None,
     ) -> Output:
         """Answer or continue one prompt or several, in one batch.
@@ -191,6 +194,9 @@ class SpeculativeDecoder:
         `c2t.verify`). Both keep the target's law; under target-only, which is the rule of all others, the same seed
         gives the same text whatever the tree.
 
+        constraint: what the texts must follow, such as `Grammar.json_schema(...)`, or a list with one or None for each
+        prompt. A text that meets its limit of tokens is a prefix of one that follows it.
+
         watch(step): called with each round as it comes, the prompts' own forward first; the last round's tokens may run
         past the end of a text (see `cut`). Raises InputError for empty or too long prompts.
         """
@@ -203,11 +209,13 @@ class SpeculativeDecoder:
             if self.graph_tokens and len(prompt) + max_new_tokens > self.graph_tokens:
                 total = f"{len(prompt)} tokens + {max_new_tokens} new ones"
                 raise InputError(f"prompt {number}: {total} exceed the limit of {self.graph_tokens} (graph_tokens)")
+        constraints = self._constraints(constraint, len(ids))
         sampling = self._sampling(
             seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
         )
         trace, stopped = Trace(len(ids)), set()
-        texts = [StoppableText(self.pair.tokenizer, stop) for _ in ids]
+        rows = constraints or [None] * len(ids)
+        texts = [StoppableText(self.pair.tokenizer, stop, self._hidden(row)) for row in rows]
         shown = [""] * len(ids)
         for step in generate(
             *self._parts(len(ids)),
@@ -217,6 +225,7 @@ class SpeculativeDecoder:
             eos=self.eos,
             sequences=sequences,
             rule=rule,
+            constraints=constraints,
             stopped=stopped,
         ):
             trace.add(step)
@@ -231,7 +240,7 @@ class SpeculativeDecoder:
             shown = [begin + text.end() for begin, text in zip(shown, texts, strict=True)]
         else:
             tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
-            shown = self.pair.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            shown = [self._text(new, row) for new, row in zip(tokens, rows, strict=True)]
         return Output(tokens, shown, trace.statistics, sampling.seed)
 
     def stream(
@@ -283,6 +292,33 @@ class SpeculativeDecoder:
         if seed is not None or not sampling.temperature:
             return sampling
         return replace(sampling, seed=from_first_process(new_seed()) if self.pair.target.is_split else new_seed())
+
+    def _constraints(
+        self, constraint: Constraint | Sequence[Constraint | None] | None, count: int
+    ) -> list[RowConstraint | None] | None:
+        """Return the constraint of each of `count` prompts."""
+        if constraint is None:
+            return None
+        each = constraint if isinstance(constraint, Sequence) else [constraint] * count
+        if len(each) != count:
+            raise InputError(f"constraint: {len(each)} for {count} prompts: give one for each, or one for all")
+        if self.graph_tokens:
+            raise InputError("CUDA graphs take no constraints: decode without graphs (graph_tokens = 0)")
+        for given in filter(None, each):
+            check_constraint(self.policy, given)
+        return [given and RowConstraint.of(given, self.pair.vocabulary) for given in each]
+
+    def _hidden(self, constraint: RowConstraint | None) -> frozenset[int] | None:
+        """Return the tokens that a text does not show: of a constrained one those that end it, else the special ones
+        (None)."""
+        return None if constraint is None else self.eos
+
+    def _text(self, tokens: list[int], constraint: RowConstraint | None) -> str:
+        """Return a text; a constrained one with its special tokens, such as those around a call of a tool."""
+        if constraint is None:
+            return self.pair.tokenizer.decode(tokens, skip_special_tokens=True)
+        kept = tokens[:-1] if tokens[-1:] and tokens[-1] in self.eos else tokens
+        return self.pair.tokenizer.decode(kept, clean_up_tokenization_spaces=False)
 
     def _parts(self, rows: int) -> "Parts":
         """Return target, draft and policy for `rows` prompts; graphs are made for 1, 4, 16, ... of them."""

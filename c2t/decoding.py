@@ -26,6 +26,7 @@ from c2t.kernels.noise import Noise
 from c2t.output import tree_repr
 from c2t.protocols import Policy, RecordingDraft, Root, Session, session_of
 from c2t.sessions.coupled import coupled
+from c2t.sessions.masked import masked
 from c2t.sessions.stateless import NoDraft
 from c2t.tree import Tree
 from c2t.verify import Accepted
@@ -61,7 +62,7 @@ def open_session(drafter: "DraftModel | None", policy: Policy, rows: int, verifi
     """Return a new draft session for up to `rows` rows, wrapped by the policy's session if it has one
     (`c2t.protocols.Policy`). For a policy that drafts nothing it is a stand-in."""
     draft = drafter.session() if drafter is not None and policy.levels else NoDraft()
-    return session_of(policy, coupled(draft, policy, verifier), rows, verifier)
+    return session_of(policy, masked(coupled(draft, policy, verifier), verifier), rows, verifier)
 
 
 def speculate(
@@ -93,7 +94,7 @@ def guess(
     recorder = RecordingDraft(draft, record) if record else draft
     tree = policy(recorder, verifier.root())  # runs the draft's forwards, one per level of the tree
     draft.refuse_nan()  # once per round: a check at every level would wait for the device each time
-    return tree, recorder
+    return verifier.completed(tree), recorder
 
 
 class Step(NamedTuple):
@@ -185,6 +186,9 @@ class Verifier(Protocol):
 
     def left(self) -> Sequence[int] | None:
         """Return how many tokens each row may still get; None if new rows replace those that end."""
+
+    def completed(self, tree: Tree) -> Tree:
+        """Return the trees without what may not follow, and with what must."""
 
     def verify(self, tree: Tree) -> Verdict:
         """Verify one round's trees and commit the accepted paths."""

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.native import kernels
+from c2t.kernels.masks import Callback, MaskAfter
+from c2t.kernels.native import kernels, structs
 from c2t.kernels.noise import Noise
 from c2t.kernels.pointer import pointer, pointers
 
@@ -61,10 +62,11 @@ def walk(
     parent: Int[Tensor, "B n"],
     alive: Bool[Tensor, "B n"],
     noise: Noise | None = None,
+    mask_after: MaskAfter | None = None,
 ) -> Walk:
     """Return the paths from the roots along the target's tokens: its samples, or without `noise` the most probable
     ones (of equal ones the lowest id). index: the row of logits after each slot. Parents stand before their
-    children."""
+    children. mask_after: of a constraint; it is asked for the nodes of the paths only."""
     columns = [column.contiguous() for column in (index, token, parent, alive)]
     rows, slots = token.shape
     streams = [column.contiguous() for column in noise or ()]
@@ -75,7 +77,13 @@ def walk(
     rule = pointers(streams, (real, whole, whole)) if streams else (None,) * 3
     out = pointers((path, length, bonus, largest), (whole, whole, whole, real))
     given = pointer(logits, real, rows=True), logits.stride(0), logits.shape[1]
-    longest = kernels().walk(*given, *trees, *rule, *out, torch.get_num_threads())
+    callback = mask_after and Callback(mask_after)
+    constraint = callback.in_c if callback else structs.constraint()
+    longest = kernels().walk(*given, *trees, *rule, constraint, *out, torch.get_num_threads())
+    if callback:
+        callback.check()
+    if longest < 0:
+        raise MemoryError("no memory for the logits that a constraint allows")
     return Walk(path[:, :longest], length, bonus, largest)
 
 

@@ -202,6 +202,10 @@ class TextVerifier:
         """See `c2t.decoding.Verifier.left`."""
         return (self.limit - 1 - self.position).tolist()
 
+    def completed(self, tree: Tree) -> Tree:
+        """See `c2t.decoding.Verifier.completed`; a replay has no constraints."""
+        return tree
+
     def verify(self, tree: Tree) -> Verdict:
         """Accept the path of the tree that agrees with the text."""
         start = self.position

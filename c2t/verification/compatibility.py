@@ -3,6 +3,7 @@
 from typing import Any
 
 from c2t.errors import InputError, check_kind
+from c2t.grammars.constraint import Constraint
 from c2t.protocols import Policy, check_is_policy
 
 # Kind of a policy's candidates -> rules that may verify them, the default first. Ranked candidates are the draft's most
@@ -58,3 +59,10 @@ def check_rule(policy: Policy, rule: str | None) -> str:
             f"{name} has {policy.proposal} candidates, which cannot be verified by the rule {rule}; use {sound[0]}"
         )
     return rule
+
+
+def check_constraint(policy: Policy, constraint: Any) -> None:
+    """Raise InputError unless this is a constraint, and trees of the policy can be verified under one."""
+    check_kind("constraint", constraint, Constraint, "a constraint, such as Grammar.json_schema(...)")
+    if policy.proposal == "target-initialised":
+        raise InputError(f"{type(policy).__name__} has forks, which a constraint does not reach: take another policy")

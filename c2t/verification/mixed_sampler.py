@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.caches.ragged import SlotLogits
+from c2t.grammars.constraints import Constraints
 from c2t.kernels.noise import Noise
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -42,14 +43,20 @@ class MixedSampler:
             self.rows.append(torch.tensor(rows, device=device))
         self._sort()
 
-    def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    def sample(
+        self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"], constraints: Constraints
+    ) -> Int[Tensor, " B"]:
         """See `TargetSampler.sample`."""
-        return torch.cat([sampler.sample(logits[rows], position[rows]) for sampler, rows in self._parts()])[self.order]
+        parts = [sampler.sample(logits[rows], position[rows], constraints.of(rows)) for sampler, rows in self._parts()]
+        return torch.cat(parts)[self.order]
 
-    def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"], rule: str) -> Accepted:
+    def accept(
+        self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"], rule: str, constraints: Constraints
+    ) -> Accepted:
         """See `TargetSampler.accept`."""
         parts = [
-            sampler.accept(tree.of_rows(rows), logits.select(rows), root[rows], rule) for sampler, rows in self._parts()
+            sampler.accept(tree.of_rows(rows), logits.select(rows), root[rows], rule, constraints.of(rows))
+            for sampler, rows in self._parts()
         ]
         longest = max(part.slots.shape[1] for part in parts)
         pad = torch.nn.functional.pad

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from c2t.caches.ragged import SlotLogits
 from c2t.errors import InputError, short_repr
+from c2t.grammars.constraints import Constraints, paths_to
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax, argmax_at
+from c2t.kernels.masks import MaskAfter
 from c2t.kernels.noise import Noise
 from c2t.models.target.target import check_finite, check_logits
 from c2t.sampling import ON_DEVICE, Sampling, check_sequence, noise_at, stream_key, uniform
@@ -67,10 +69,14 @@ class TargetSampler:
             self.seen = torch.zeros(len(tokens), vocabulary, dtype=torch.bool, device=tokens.device)
             self.observe(torch.where(real, tokens, tokens[:, :1]))
 
-    def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """Sample the token at `position` from the logits before it."""
+    def sample(
+        self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"], constraints: Constraints | None = None
+    ) -> Int[Tensor, " B"]:
+        """Sample the token at `position` from the logits before it. constraints: of these rows."""
         if self.processors:
             logits = self._processed(logits, self.sequence, lambda row: self.sequence[:0])
+        if constraints:
+            logits = constraints.masked(logits, range(len(logits)), [()] * len(logits))
         return self.sample_at(logits, self.sequence, position, self.seen)
 
     def sample_at(
@@ -84,32 +90,43 @@ class TargetSampler:
         check_logits(logits, "target")
         return self.sampling.sample(logits, sequence, position, seen)
 
-    def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"], rule: str) -> Accepted:
+    def accept(
+        self,
+        tree: Tree,
+        logits: SlotLogits,
+        root: Int[Tensor, " B"],
+        rule: str,
+        constraints: Constraints | None = None,
+    ) -> Accepted:
         """Return the accepted paths of verified trees, and add their tokens to `seen`. root: the positions of the
-        roots.
+        roots. constraints: of these rows.
 
         At temperature 0 both rules are the greedy one.
         """
         if self.processors is None and self.seen is None:
-            if self.sampling.temperature == 0:
-                return accept_greedily(tree, logits)
+            mask_after = constraints.required if constraints else None
+            if self.sampling.temperature == 0 and (not constraints or walk.serves(logits.values)):
+                return accept_greedily(tree, logits, mask_after)
             if rule == "target-only" and not self.sampling.filters and walk.serves(logits.values):
-                return walked(tree, logits, self.noise(root))
-            if rule == "target-only" and walk.on_device(logits.values):
+                return walked(tree, logits, self.noise(root), mask_after)
+            if rule == "target-only" and walk.on_device(logits.values) and not constraints:
                 return walked_on_device(tree, logits, lambda values: self._sampled(tree, values, root))
         every_row = torch.arange(len(tree.token), device=root.device)
         ancestors = cache(tree.ancestors)
 
         def read(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Float[Tensor, "b V"]:
             values = logits.at(rows, slots)
-            if not self.processors:
-                return values
 
             def along(number: int) -> Int[Tensor, " d"]:
                 row = rows[number]
                 return tree.token[row, ancestors()[row, slots[number]]]
 
-            return self._processed(values, self.sequence[rows], along)
+            if self.processors:
+                values = self._processed(values, self.sequence[rows], along)
+            if constraints:
+                at = rows.tolist()
+                values = constraints.masked(values, at, paths_to(tree, at, slots.tolist()))
+            return values
 
         def position(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
             return root[rows] + tree.depth[rows, slots] + 2
@@ -192,10 +209,11 @@ class TargetSampler:
         return processed
 
 
-def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
-    """Return the paths of the target's most probable tokens, for temperature 0 and unprocessed logits."""
+def accept_greedily(tree: Tree, logits: SlotLogits, mask_after: MaskAfter | None = None) -> Accepted:
+    """Return the paths of the target's most probable tokens, for temperature 0 and unprocessed logits. mask_after: of
+    constraints, for logits that `walk` serves."""
     if walk.serves(logits.values):
-        return walked(tree, logits)
+        return walked(tree, logits, mask_after=mask_after)
     if walk.on_device(logits.values):
         return walked_on_device(tree, logits, argmax)
 
@@ -207,9 +225,11 @@ def accept_greedily(tree: Tree, logits: SlotLogits) -> Accepted:
     return target_only(tree, choose)
 
 
-def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None) -> Accepted:
+def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None, mask_after: MaskAfter | None = None) -> Accepted:
     """Return the accepted paths of the target-only rule; see `c2t.kernels.walk`."""
-    return checked(walk.walk(logits.values, logits.packed_index, tree.token, tree.parent, tree.alive, noise))
+    return checked(
+        walk.walk(logits.values, logits.packed_index, tree.token, tree.parent, tree.alive, noise, mask_after)
+    )
 
 
 def walked_on_device(

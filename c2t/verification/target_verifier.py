@@ -10,6 +10,9 @@ from torch import Tensor
 
 from c2t.caches.ragged import SlotLogits
 from c2t.decoding import Committed, DraftModel, Step, Verdict, append, decode, first_step
+from c2t.grammars.constraints import Constraints
+from c2t.grammars.forced import completed
+from c2t.grammars.row_constraint import RowConstraint
 from c2t.kernels.noise import Noise
 from c2t.models.target.target import TargetSession
 from c2t.protocols import Policy, Root
@@ -54,9 +57,10 @@ class TargetVerifier:
     tokens may extend past the end (see `c2t.decoding.cut`).
 
     sequences: numbers of the rows' random streams (default 0, 1, ...). rule: see `c2t.verification.compatibility`.
-    processors: applied to the target's logits. keep_logits: each Verdict has the target's logits (B, n, V) of every
-    slot as "logits". judge: a policy's own rule, which its session may set; None: that of the sampler. stopped: numbers
-    of prompts whose texts the caller has ended, read after each Step.
+    processors: applied to the target's logits. constraints: of the rows, None for a row without one. keep_logits: each
+    Verdict has the target's logits (B, n, V) of every slot as "logits". stopped: numbers of prompts whose texts the
+    caller has ended, read after each Step. judge: a policy's own rule, which its session may set; None: that of the
+    sampler.
 
     max_new_tokens, eos and sampling may be lists with an entry per prompt. Rows can `join` a verifier only if both have
     a list of samplings.
@@ -76,6 +80,7 @@ class TargetVerifier:
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
         processors: Processors | None = None,
+        constraints: Sequence[RowConstraint | None] | None = None,
         keep_logits: bool = False,
         stopped: Container[int] = (),
     ):
@@ -94,6 +99,8 @@ class TargetVerifier:
         else:
             assert processors is None, "rows with settings of their own have no processors"
             self.sampler = MixedSampler(sampling, vocabulary, *texts)
+        unconstrained = None if self.fixed else Constraints([None] * count)  # rows with constraints may join
+        self.constraints = unconstrained if constraints is None else Constraints(constraints)
         self.judge: Rule | None = None
         self.rows, self.emitted = torch.arange(count, device=target.device), [0] * count
         self.token = self.rows.new_zeros(0)  # each row's next root, sampled by `prefill` and by each round
@@ -106,7 +113,7 @@ class TargetVerifier:
     def prefill(self) -> tuple[Step, Committed]:
         """Run the prompts and sample the first roots."""
         verified = self.session.prefill(self.prompts, self.lengths)
-        self.token = self.sampler.sample(verified.logits.values, self.lengths)
+        self.token = self.sampler.sample(verified.logits.values, self.lengths, self.constraints)
         tokens = append(self.prompts, self.token, self.lengths)
         return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
 
@@ -124,12 +131,19 @@ class TargetVerifier:
             return None
         return [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
 
+    def completed(self, tree: Tree) -> Tree:
+        """See `c2t.decoding.Verifier.completed`."""
+        if not self.constraints or tree.proposals is not None:
+            return tree
+        left = [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
+        return completed(tree, self.constraints, left)
+
     def verify(self, tree: Tree) -> Verdict:
         """Run the target over the trees, accept a path of each, and commit it to the cache."""
         position = self.session.lengths
         verified = self.session.verify(tree)
         if self.judge is None:
-            accepted = self.sampler.accept(tree, verified.logits, position, self.rule)
+            accepted = self.sampler.accept(tree, verified.logits, position, self.rule, self.constraints)
         else:
             accepted = self.judge.accept(tree, verified.logits, position)
         committed = Committed.along(tree, verified.features, accepted)
@@ -141,18 +155,28 @@ class TargetVerifier:
     def fork(self, session: TargetSession) -> "TargetVerifier":
         """Return a copy that continues with another session over the same cache, and with the same random numbers.
 
-        What the copy commits does not change this verifier, but it does change the cache. Roll the cache back to its
-        lengths before this verifier continues.
+        What the copy commits does not change this verifier, but it does change the cache and the constraints.
+        `roll_back` them before this verifier continues.
         """
         fork = copy.copy(self)
+        if self.constraints is not None:
+            self.constraints.look_ahead()
         fork.session, fork.sampler = session, self.sampler.fork()
         fork.emitted, fork.keep_logits = list(self.emitted), False
         return fork
 
+    def roll_back(self, lengths: Int[Tensor, " B"]) -> None:
+        """Discard what a fork has committed; lengths: those of the cache before."""
+        self.session.cache.return_to(lengths)
+        if self.constraints is not None:
+            self.constraints.look_back()
+
     def unfinished(self, step: Step) -> list[int]:
         """Count the step's new tokens; return the rows whose sequences have not ended."""
-        unfinished = []
-        for row, (prompt, tokens) in enumerate(step.by_row()):
+        unfinished, by_row = [], step.by_row()
+        if self.constraints:
+            self.constraints.advance([tokens for _, tokens in by_row])
+        for row, (prompt, tokens) in enumerate(by_row):
             self.emitted[row] += len(tokens)
             ended = prompt in self.stopped or not self.eos[row].isdisjoint(tokens)
             if self.emitted[row] < self.max_new_tokens[row] and not ended:
@@ -165,7 +189,7 @@ class TargetVerifier:
         for column in ("max_new_tokens", "eos", "emitted"):
             values = getattr(self, column)
             setattr(self, column, [values[row] for row in rows.tolist()])
-        for state in (self.session, self.sampler, self.judge):
+        for state in (self.session, self.sampler, self.constraints, self.judge):
             if state is not None:
                 state.select(rows)
 
@@ -179,6 +203,7 @@ class TargetVerifier:
         self.eos, self.emitted = self.eos + other.eos, self.emitted + other.emitted
         self.session.join(other.session)
         self.sampler.join(other.sampler)
+        self.constraints.join(other.constraints)
 
 
 def generate(
@@ -192,6 +217,7 @@ def generate(
     eos: frozenset[int] = frozenset(),
     sequences: Sequence[int] | None = None,
     rule: str | None = None,
+    constraints: Sequence[RowConstraint | None] | None = None,
     record: Sequence[str] = (),
     stopped: Container[int] = (),
 ) -> Iterator[Step]:
@@ -208,6 +234,7 @@ def generate(
         eos=eos,
         sequences=sequences,
         rule=rule,
+        constraints=constraints,
         keep_logits="logits" in record,
         stopped=stopped,
     )

@@ -182,6 +182,11 @@ typedef struct {
     const int64_t *stream, *root;
 } noise;
 
+/* A constraint of the rows' texts, see masks.py: a `mask_after` of masks.h; NULL for none. */
+typedef struct {
+    const void *mask_after;
+} constraint;
+
 /* A budget's input, see budget.py: seconds of a round with trees without its forwards; the weight of a token of each row;
    model: NULL without a budget. */
 typedef struct {
@@ -201,7 +206,7 @@ int compact(char *const *buffers, long layers, long rows, long heads, long half,
 /* draft_phase.c */
 long room_of(const plan *p, const head *h, const text *t, int threads);
 long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
-                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive,
+                 const constraint *c, const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive,
                  int64_t *capped, int64_t *passes, int64_t *expanded, int threads);
 
 /* entries.c */
@@ -225,6 +230,12 @@ long lanes(void);
 long best_kind(void);
 int has_int8(void);
 int dpbf16_is_faster(void);
+
+/* masks.c */
+void mask_row(float *logits, long vocabulary, const int64_t *ids, const int64_t *oov_ids, long oov_count,
+              const void *mask);
+void mask_rows(float *logits, long rows, long vocabulary, const int64_t *ids, const int64_t *oov_ids, long oov_count,
+               const int64_t *text, const int64_t *mask, int threads);
 
 /* network.c */
 void confidences(const network *n, const void *const *columns, long count, float *confidence);
@@ -273,7 +284,7 @@ void draw(const float *logits, long stride, long vocabulary, const int64_t *key,
           int threads);
 long walk(const float *logits, long stride, long vocabulary, const int64_t *index, const int64_t *token,
           const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
-          const int64_t *stream, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
-          int threads);
+          const int64_t *stream, const int64_t *root, const constraint *c, int64_t *path, int64_t *length,
+          int64_t *bonus, float *largest, int threads);
 
 #pragma GCC visibility pop

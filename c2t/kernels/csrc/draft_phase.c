@@ -2,6 +2,7 @@
    EAGLE head; see draft_phase.py. */
 
 #include "c2t.h"
+#include "masks.h"
 
 #include <math.h>
 #include <string.h>
@@ -135,7 +136,7 @@ static long join_row(const plan *p, const head *h, const text *t, const rooms *m
     score_row(p, m, r, n);
     for (long i = 0; i < n; i++) {
         float confidence = p->network ? m->score[i] : expf(m->joint[i]);
-        m->usable[i] = p->reranked || (confidence >= p->threshold && m->joint[i] > -INFINITY);
+        m->usable[i] = m->joint[i] > -INFINITY && (p->reranked || confidence >= p->threshold);
         survivors += m->usable[i];
     }
     long wanted = survivors < p->width ? survivors : p->width;
@@ -170,6 +171,20 @@ static void make_noisy(const head *h, const text *t, const rooms *m, const noise
     }
     add_noise(m->logits, many, h->vocabulary, h->ids, t->oov_ids, t->oov_count, m->now.row, m->position, n->temperature,
               n->stream, threads);
+}
+
+/* Forbid what a constraint forbids after the frontier's nodes. */
+static void mask_frontier(const head *h, const text *t, const rooms *m, mask_after mask_of) {
+    const trees *tree = &m->tree;
+    long size = h->vocabulary + t->oov_count, many = m->now.begin[t->rows];
+    for (long i = 0; i < many; i++) {
+        long r = m->now.row[i], at = r * tree->slots + m->now.slot[i], length = tree->depth[at] + 1;
+        int64_t path[length + 1];
+        for (long step = length; step > 0; at = r * tree->slots + tree->parent[at]) path[--step] = tree->token[at];
+        const uint32_t *mask = mask_of(r, path, length);
+        if (mask)
+            mask_row(m->logits + i * size, h->vocabulary, h->ids, t->oov_ids + r * t->oov_count, t->oov_count, mask);
+    }
 }
 
 /* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the
@@ -283,8 +298,8 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
    `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
    distribution that is NaN. */
 long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
-                 const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive,
-                 int64_t *capped, int64_t *passes, int64_t *expanded, int threads) {
+                 const constraint *c, const budget_input *s, char *room, int64_t *whole, float *real, float *score,
+                 uint8_t *alive, int64_t *capped, int64_t *passes, int64_t *expanded, int threads) {
     rooms m;
     lay_out_rooms(p, h, t, threads, room, &m);
     const trees *tree = &m.tree;
@@ -307,6 +322,7 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
                                         t->oov_ids, t->oov_count, g->prior))
             return -2;
         if (drawn->temperature) make_noisy(h, t, &m, drawn, threads);
+        if (c->mask_after) mask_frontier(h, t, &m, (mask_after)c->mask_after); /* last, since nothing may raise these */
         rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;

@@ -1,10 +1,12 @@
 /* The target's tokens, and the walk along trees that accepts them; see walk.py. */
 
 #include "c2t.h"
+#include "masks.h"
 #include "random.h"
 #include "vectors.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #define PEAKS 1024 /* logits whose maximum is computed before any of them is compared */
 #define CHANCES 256 /* the same for the tokens of a sample */
@@ -85,17 +87,29 @@ void draw(const float *logits, long stride, long vocabulary, const int64_t *key,
     }
 }
 
+/* Copy logits without the tokens that a mask lacks. */
+static void copy_allowed(const float *x, long vocabulary, const uint32_t *mask, float *room) {
+    for (long from = 0; from < vocabulary; from += 32) {
+        uint32_t word = mask[from >> 5];
+        long count = from + 32 < vocabulary ? 32 : vocabulary - from;
+        for (long i = 0; i < count; i++) room[from + i] = word >> i & 1 ? x[from + i] : -INFINITE;
+    }
+}
+
 /* Trees (rows, slots): the logits after slot s of row r begin at logits + index[r slots + s] * stride. temperature,
    stream: of each row; at 0 the most probable tokens are taken, else tokens are sampled by the random numbers of the
    stream at the token's position. root: the positions of the roots. All three NULL: every row has 0. path: (rows,
    slots), -1 beyond its end. length: drafted tokens on it. largest: the logit of the bonus token (if it is sampled,
-   of the most probable one), or the first one on the way that is not finite, where a walk ends. Returns the slots of
-   the longest path. */
+   of the most probable one), or the first one on the way that is not finite, where a walk ends. What a constraint
+   forbids is not taken. Returns the slots of the longest path, or -1 without memory. */
 long walk(const float *logits, long stride, long vocabulary, const int64_t *index, const int64_t *token,
           const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
-          const int64_t *stream, const int64_t *root, int64_t *path, int64_t *length, int64_t *bonus, float *largest,
-          int threads) {
+          const int64_t *stream, const int64_t *root, const constraint *c, int64_t *path, int64_t *length,
+          int64_t *bonus, float *largest, int threads) {
     long longest = 0;
+    float *rooms = c->mask_after ? malloc(rows * vocabulary * sizeof *rooms) : 0;
+    int64_t *tokens = c->mask_after ? malloc(rows * slots * sizeof *tokens) : 0;
+    if (c->mask_after && !(rooms && tokens)) longest = -1, rows = 0;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) reduction(max : longest) if (rows > 1)
     for (long r = 0; r < rows; r++) {
         long first = r * slots, slot = 0, child = 0, steps = 0;
@@ -103,6 +117,11 @@ long walk(const float *logits, long stride, long vocabulary, const int64_t *inde
             slot = child;
             path[first + steps++] = slot;
             const float *x = logits + index[first + slot] * stride;
+            if (c->mask_after) {
+                if (steps > 1) tokens[first + steps - 2] = token[first + slot];
+                const uint32_t *mask = ((mask_after)c->mask_after)(r, tokens + first, steps - 1);
+                if (mask) copy_allowed(x, vocabulary, mask, rooms + r * vocabulary), x = rooms + r * vocabulary;
+            }
             bonus[r] = most_probable(x, vocabulary, largest + r);
             if (!__builtin_isfinite(largest[r])) break;
             if (temperature && temperature[r]) { /* the root's children are at the next position */
@@ -116,5 +135,6 @@ long walk(const float *logits, long stride, long vocabulary, const int64_t *inde
         if (steps > longest) longest = steps;
         for (; steps < slots; steps++) path[first + steps] = -1;
     }
+    free(rooms), free(tokens);
     return longest;
 }

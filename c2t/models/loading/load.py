@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from c2t.errors import InputError, check_kind, check_truth
+from c2t.grammars.constraint import Vocabulary
 from c2t.kernels.decoder_layers import int8_is_fastest, rounds
 from c2t.kernels.device import checked_device
 from c2t.models.drafts.session import BaseDraft
@@ -58,6 +59,11 @@ class Pair:
     def dtype(self) -> str:
         """Name of the target's data type, as the command line has it."""
         return self.target.rounded_to or str(self.target.embed_tokens.weight.dtype).removeprefix("torch.")
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens that constraints are about."""
+        return Vocabulary(self.tokenizer, self.target.config.vocab_size, self.target.eos)
 
     @property
     def heads(self) -> Path | None:

@@ -47,7 +47,7 @@ class QuantizedStage(WrappedSession):
         """Run at most so many int4 rounds with a policy's trees, fewer if all rows end; else draft the tree of one
         more. A row that has ended stays in the batch with its root alone, and nothing of it is counted."""
         verifier = self.verifier.fork(self.verifier.session.quantized)
-        cache, begin = verifier.session.cache, verifier.session.lengths
+        begin = verifier.session.lengths
         self.unfinished = torch.ones_like(begin, dtype=torch.bool)
         count = torch.ones_like(begin)
         committed: list[Observed] = []
@@ -65,7 +65,7 @@ class QuantizedStage(WrappedSession):
             self._observe_ahead(committed[-1])
             if len(committed) == rounds:
                 tail, _ = guess(self.draft, unfinished_only, verifier)
-        cache.return_to(begin)
+        self.verifier.roll_back(begin)
         tokens = joined(committed).tokens[:, : int(count.max())]
         return StageTokens(tokens, count, tail)
 

@@ -1,0 +1,45 @@
+"""The interface between constraints and decoding."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from c2t.kernels.masks import Mask
+
+
+class Vocabulary(NamedTuple):
+    """The tokens that a constraint is about: a tokenizer of transformers, the target's vocabulary size, and the tokens
+    that end a text."""
+
+    tokenizer: Any
+    size: int
+    eos: frozenset[int]
+
+
+@runtime_checkable
+class Matcher(Protocol):
+    """State of a constraint along one text. It never gets a token that its mask lacks, and never one that ends a
+    text."""
+
+    def consume(self, token: int) -> None:
+        """Go on behind a token."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take back the last tokens."""
+        ...
+
+    def fill(self, mask: Mask) -> None:
+        """Write which tokens may follow; InputError where the constraint cannot tell."""
+        ...
+
+    def forced(self) -> list[int]:
+        """Return tokens that must follow, none if several may."""
+        ...
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """A constraint on texts: immutable, hashable, and shared by any number of them."""
+
+    def matcher(self, vocabulary: Vocabulary) -> Matcher:
+        """Return the state at a text's beginning. Raises InputError for what cannot be followed in this vocabulary."""
+        ...

@@ -1,0 +1,115 @@
+"""The constraints of a batch's rows."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.grammars.row_constraint import Path, RowConstraint
+from c2t.kernels.masks import Mask, unpacked
+from c2t.tree import Tree
+
+
+class Constraints:
+    """One `RowConstraint` a row, None for a row without one.
+
+    ahead: tokens behind each row's root that a cheaper form of the target has committed for now (`look_ahead`).
+    """
+
+    def __init__(self, rows: Sequence[RowConstraint | None]):
+        self.rows = list(rows)
+        self.ahead: list[Path] | None = None
+
+    def __bool__(self) -> bool:
+        """Return True if any row is constrained."""
+        return any(row is not None for row in self.rows)
+
+    def draftable(self, row: int, path: Path) -> Mask | None:
+        """Return the tokens that may be drafted after a path of this row; None for a row without a constraint."""
+        constraint = self.rows[row]
+        if constraint is None:
+            return None
+        mask = constraint.mask(self._whole(row, path))
+        return constraint.nothing if mask is None else mask
+
+    def required(self, row: int, path: Path) -> Mask | None:
+        """Return the tokens that the target may choose after a path of its own choices; None for all. Raises InputError
+        where there are none."""
+        constraint = self.rows[row]
+        if constraint is None:
+            return None
+        if self.ahead is None:
+            return constraint.required(path)
+        mask = constraint.mask(self.ahead[row] + path)
+        return None if mask is None or not mask.any() else mask  # the target itself may not come to this dead end
+
+    def forced(self, row: int, path: Path) -> Path:
+        """Return the tokens that must follow a path of this row."""
+        constraint = self.rows[row]
+        return () if constraint is None else constraint.forced(self._whole(row, path))
+
+    def masked(self, logits: Float[Tensor, "b V"], rows: Sequence[int], paths: Sequence[Path]) -> Float[Tensor, "b V"]:
+        """Return the target's logits after these paths, -inf for what it may not choose."""
+        masks = [self.required(row, path) for row, path in zip(rows, paths, strict=True)]
+        return logits.masked_fill(~allowed(masks, logits.shape[1], logits.device), float("-inf"))
+
+    def advance(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Commit each row's tokens of a round."""
+        if self.ahead is not None:
+            self.ahead = [(*path, *new) for path, new in zip(self.ahead, tokens, strict=True)]
+            return
+        for row, new in zip(self.rows, tokens, strict=True):
+            if row is not None:
+                row.advance(new)
+
+    def look_ahead(self) -> None:
+        """Let tokens that are committed from now on be rolled back by `look_back`."""
+        self.ahead = [()] * len(self.rows)
+
+    def look_back(self) -> None:
+        """Discard the tokens that were committed since `look_ahead`."""
+        self.ahead = None
+
+    def of(self, rows: Int[Tensor, " b"] | slice) -> "Constraints":
+        """Return the constraints of these rows."""
+        chosen = range(len(self.rows))[rows] if isinstance(rows, slice) else rows.tolist()
+        view = Constraints([self.rows[row] for row in chosen])
+        view.ahead = None if self.ahead is None else [self.ahead[row] for row in chosen]
+        return view
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+    def join(self, other: "Constraints") -> None:
+        """Append the rows of another batch."""
+        self.rows = self.rows + other.rows
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in matchers so far."""
+        return sum(row.seconds for row in self.rows if row is not None)
+
+    def _whole(self, row: int, path: Path) -> Path:
+        return path if self.ahead is None else self.ahead[row] + path
+
+
+def allowed(masks: Sequence[Mask | None], vocabulary: int, device: torch.device) -> Bool[Tensor, "b V"]:
+    """Return which tokens these masks allow: all where there is none."""
+    everything = torch.ones(vocabulary, dtype=torch.bool, device=device)
+    return torch.stack([everything if mask is None else unpacked(mask, vocabulary, device) for mask in masks])
+
+
+def paths_to(tree: Tree, rows: Sequence[int], slots: Sequence[int]) -> list[Path]:
+    """Return the tokens behind the root on the way to a slot of each of these rows."""
+    tokens, parents = tree.token.tolist(), tree.parent.tolist()
+
+    def path(row: int, slot: int) -> Path:
+        along = []
+        while slot > 0:
+            along.append(tokens[row][slot])
+            slot = parents[row][slot]
+        return tuple(reversed(along))
+
+    return [path(row, slot) for row, slot in zip(rows, slots, strict=True)]

@@ -1,0 +1,102 @@
+"""What users give as a constraint: a JSON schema, any JSON object, a regular expression, a grammar, a choice of texts,
+or calls of tools."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from c2t.errors import InputError, check_kind, counted, short_repr
+from c2t.grammars import guidance
+from c2t.grammars.constraint import Matcher, Vocabulary
+
+LONGEST = 64 * 1024  # bytes of a schema, an expression or a grammar
+DEEPEST = 32  # objects and lists inside of each other, in a schema
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A constraint on texts, made by one of the class methods; see `c2t.grammars`.
+
+    JSON is laid out as `json.dumps` does it: ", " and ": ", and no other whitespace. Properties come in the order of
+    the schema. A text ends by itself where the grammar is complete; one that meets its limit of tokens before is a
+    prefix of a valid text. kind: "json", "regex", "lark". source: what it was made of, as text.
+
+    Raises InputError for a source of over LONGEST bytes or a schema deeper than DEEPEST.
+    """
+
+    kind: str
+    source: str
+
+    def __post_init__(self):
+        if (size := len(self.source.encode())) > LONGEST:
+            raise InputError(f"a constraint of {counted(size)} bytes: at most {LONGEST:,} are served")
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | bool | str) -> "Grammar":
+        """Return the constraint to JSON that follows a schema, given as a mapping or as text.
+
+        InputError for a text that is no JSON. Keywords that the library does not know are refused by name, at use.
+        """
+        check_kind("schema", schema, Mapping | bool | str, "a JSON schema: a mapping, or its text")
+        if isinstance(schema, str):
+            schema = _parsed(schema)
+            check_kind("schema", schema, Mapping | bool, "a JSON schema: an object")
+        _check_depth(schema)
+        if schema is False:
+            raise InputError("no value follows the schema `false`")
+        schema = {} if schema is True else {key: part for key, part in schema.items() if key != guidance.OPTIONS}
+        try:
+            text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"schema: {error}; give what JSON can hold") from error
+        return cls("json", text)
+
+    @classmethod
+    def json_object(cls) -> "Grammar":
+        """Return the constraint to any JSON object."""
+        return cls.json_schema({"type": "object"})
+
+    @classmethod
+    def regex(cls, pattern: str) -> "Grammar":
+        """Return the constraint to texts that match a regular expression as a whole (without lookarounds)."""
+        check_kind("regex", pattern, str, "a regular expression")
+        return cls("regex", pattern)
+
+    @classmethod
+    def lark(cls, text: str) -> "Grammar":
+        """Return the constraint to a context-free grammar in Lark's syntax, or in EBNF as llama.cpp's GBNF has it."""
+        check_kind("grammar", text, str, "a grammar, as text")
+        return cls("lark", text)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> "Grammar":
+        """Return the constraint to one of these texts."""
+        if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
+            raise InputError(f"choice = {short_repr(texts)} must be a list of texts")
+        for text in texts:
+            if not isinstance(text, str) or not text:
+                raise InputError(f"choice: {short_repr(text)} must be a text that is not empty")
+        return cls("lark", "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
+
+    def matcher(self, vocabulary: Vocabulary) -> Matcher:
+        """Return the state at a text's beginning. Raises InputError for what llguidance refuses, and for a grammar that
+        no token of the vocabulary can begin."""
+        return guidance.matcher(self.kind, self.source, vocabulary)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the schema is no JSON: {error or 'nested too deeply'}") from error
+
+
+def _check_depth(schema: Any) -> None:
+    """Raise InputError for a schema that is too deep, without recursion."""
+    level = [schema]
+    for _ in range(DEEPEST + 1):
+        objects = [part for value in level if isinstance(value, Mapping) for part in value.values()]
+        level = objects + [part for value in level if isinstance(value, list | tuple) for part in value]
+    if level:
+        raise InputError(f"the schema is nested more than {DEEPEST} deep: move parts of it to $defs")

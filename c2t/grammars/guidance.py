@@ -1,0 +1,115 @@
+"""Grammars by llguidance, an optional library: one wheel without dependencies.
+
+A matcher never sees a token that ends a text: llguidance does not count such a token when it takes tokens back. It
+never sees a forbidden token either, since that leaves it in error for good.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+from c2t.errors import InputError, installed_by, one_line
+from c2t.grammars.constraint import Matcher, Vocabulary
+from c2t.kernels.masks import Mask, words
+
+OPTIONS = "x-guidance"  # key of a schema by which its author changes how it is compiled, `lenient` for one
+LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# Bounds on what one text may cost: a hostile schema ends its own request, in well under a second.
+LIMITS = {
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_items_in_row": 2_000,
+    "max_lexer_states": 250_000,
+    "max_grammar_size": 500_000,
+}
+COMPILED = 128  # grammars
+
+
+class GuidanceMatcher:
+    """A `c2t.grammars.constraint.Matcher` around one of llguidance."""
+
+    def __init__(self, matcher: Any):
+        self._matcher = matcher
+
+    def consume(self, token: int) -> None:
+        """See `Matcher.consume`."""
+        if not self._matcher.consume_token(token):
+            raise InputError(f"the constraint cannot go on behind token {token}: {_error(self._matcher)}")
+
+    def rollback(self, count: int) -> None:
+        """See `Matcher.rollback`."""
+        assert self._matcher.rollback(count), "these tokens were consumed"
+
+    def fill(self, mask: Mask) -> None:
+        """See `Matcher.fill`."""
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            raise InputError(f"the constraint is too complex to go on: {_error(self._matcher)}")
+
+    def forced(self) -> list[int]:
+        """See `Matcher.forced`."""
+        return self._matcher.compute_ff_tokens()
+
+
+def matcher(kind: str, source: str, vocabulary: Vocabulary) -> Matcher:
+    """Return a matcher at a text's beginning; see `c2t.grammars.grammar.Grammar.matcher`."""
+    return GuidanceMatcher(compiled(kind, source, vocabulary).deep_copy())
+
+
+@lru_cache(COMPILED)
+def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Any:
+    """Return llguidance's matcher of a grammar, which has computed a mask: copies of it then begin faster."""
+    library, tokens = _library(), tokens_of(vocabulary)
+    made = library.LLMatcher(
+        tokens, _grammar(library, kind, source), log_level=0, limits=library.LLParserLimits(**LIMITS)
+    )
+    if made.is_error():
+        raise InputError(f"the constraint is refused: {_error(made)}")
+    mask = Mask((words(vocabulary.size),), "uint32")
+    GuidanceMatcher(made).fill(mask)
+    if not mask.any():
+        raise InputError("the constraint allows no token of this model's vocabulary")
+    return made
+
+
+@lru_cache(8)
+def tokens_of(vocabulary: Vocabulary) -> Any:
+    """Return llguidance's form of a tokenizer, which takes it up to a second to make."""
+    library = _library()
+    if not vocabulary.eos:
+        raise InputError("the model has no token that ends a text, which a constraint needs")
+    backend = getattr(vocabulary.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise InputError("constraints need a fast tokenizer, with a tokenizer.json")
+    backend = type(backend).from_str(backend.to_str())  # a copy, whose padding may be changed
+    backend.no_padding()
+    backend.no_truncation()
+    try:
+        return library.LLTokenizer(backend.to_str(), n_vocab=vocabulary.size, eos_token=sorted(vocabulary.eos))
+    except Exception as error:  # a tokenizer of a kind that llguidance does not know
+        raise InputError(f"constraints do not know this tokenizer: {one_line(error)}") from error
+
+
+def _grammar(library: Any, kind: str, source: str) -> str:
+    """Return a grammar in llguidance's own form."""
+    if kind == "json":
+        return library.LLMatcher.grammar_from_json_schema(source, overrides=LAYOUT)
+    if kind == "regex":
+        return library.LLMatcher.grammar_from_regex(source)
+    try:
+        return library.grammar_from("grammar", source)
+    except ValueError as error:
+        raise InputError(f"the grammar is neither Lark nor EBNF: {one_line(error)}") from error
+
+
+def _error(matcher: Any) -> str:
+    reason, _, _ = matcher.get_error().partition("<state>")
+    return " ".join(reason.split())
+
+
+def _library() -> Any:
+    try:
+        import llguidance  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise InputError(f"constraints need llguidance: {installed_by('grammar')}") from error
+    return llguidance

@@ -1,0 +1,121 @@
+"""The constraint of one text, at the nodes of a tree under its last committed token."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+from c2t.errors import InputError
+from c2t.grammars.constraint import Constraint, Matcher, Vocabulary
+from c2t.kernels.masks import Mask, allows, words
+
+Path = tuple[int, ...]  # tokens behind the root
+DEAD_END = "the constraint allows no further token: no token of this model has the characters that it asks for"
+
+
+class RowConstraint:
+    """State of a constraint behind the committed text, root included, and its masks behind nodes of this round's tree.
+
+    A node is identified by its path from the root. The matcher walks from node to node by taking tokens back, which
+    costs less than a copy of it for each node. begin(): returns a matcher at the beginning of the text. vocabulary: its
+    size. eos: tokens that end the text. nothing: the mask of no token. seconds: time spent in matchers so far.
+    """
+
+    def __init__(self, begin: Callable[[], Matcher], vocabulary: int, eos: frozenset[int]):
+        self.begin, self.eos, self.size = begin, eos, words(vocabulary)
+        self.ended, self.seconds = False, 0.0
+        self.nothing: Mask = np.zeros(self.size, np.uint32)
+        self._matcher = begin()
+        self._text: list[int] = []  # committed
+        self._at: Path = ()  # what the matcher has consumed behind the root
+        self._masks: dict[Path, Mask | None] = {}
+        self._room: list[Mask] = []  # reused from round to round
+
+    @classmethod
+    def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> "RowConstraint":
+        """Return a constraint at the beginning of a text. InputError for one that cannot be followed."""
+        return cls(partial(constraint.matcher, vocabulary), vocabulary.size, vocabulary.eos)
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Commit the tokens of a round; those after the end of the text are ignored."""
+        path = self._before_end(tokens)
+        with self._timed():
+            if self._at[: len(path)] != path:
+                self._move(path)
+            if rest := len(self._at) - len(path):
+                self._matcher.rollback(rest)
+        self.ended = self.ended or len(path) < len(tokens)
+        self._text += path
+        self._at = ()
+        self._masks.clear()
+
+    def mask(self, path: Path) -> Mask | None:
+        """Return the tokens that may follow a path. None where nothing may be drafted: after the end of the text, and
+        after a token that the constraint forbids."""
+        if path not in self._masks:
+            self._masks[path] = self._filled(path) if self._possible(path) else None
+        return self._masks[path]
+
+    def required(self, path: Path) -> Mask | None:
+        """Return the mask by which the target chooses after a path of its own choices; None after the end of the text.
+        Raises InputError where no token may follow."""
+        mask = self.mask(path)
+        if mask is not None and not mask.any():
+            self._move(path)
+            self._matcher.fill(mask)  # raises its own reason, if it has one
+            raise InputError(DEAD_END)
+        return mask
+
+    def forced(self, path: Path) -> Path:
+        """Return the tokens that must follow a path."""
+        if self.mask(path) is None:
+            return ()
+        with self._timed():
+            self._move(path)
+            return self._before_end(self._matcher.forced())
+
+    def _possible(self, path: Path) -> bool:
+        """Return True if the text may continue after this path."""
+        if self.ended or not path:
+            return not self.ended
+        before = self.mask(path[:-1])
+        return before is not None and path[-1] not in self.eos and allows(before, path[-1])
+
+    def _filled(self, path: Path) -> Mask:
+        number = len(self._masks)
+        while number >= len(self._room):
+            self._room.append(np.zeros(self.size, np.uint32))
+        mask = self._room[number]
+        with self._timed():
+            self._move(path)
+            try:
+                self._matcher.fill(mask)
+            except InputError:  # it has given up. Another path may still be possible, so it starts anew
+                mask.fill(0)
+                self._matcher, self._at = self.begin(), ()
+                for token in self._text:
+                    self._matcher.consume(token)
+        return mask
+
+    def _move(self, path: Path) -> None:
+        """Let the matcher stand behind a path."""
+        same = 0
+        while same < min(len(path), len(self._at)) and path[same] == self._at[same]:
+            same += 1
+        if back := len(self._at) - same:
+            self._matcher.rollback(back)
+        for token in path[same:]:
+            self._matcher.consume(token)
+        self._at = path
+
+    def _before_end(self, tokens: Sequence[int]) -> Path:
+        end = next((index for index, token in enumerate(tokens) if token in self.eos), len(tokens))
+        return tuple(tokens[:end])
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - begin

@@ -1,0 +1,92 @@
+"""Masks of the tokens that a constraint allows after a path, one bit for each token of the target's vocabulary, and
+logits without the others: in C on a CPU (masks.c), by torch elsewhere.
+
+Functions in C that walk along a tree ask for the mask of a node by a callback, because which nodes they reach depends
+on the logits.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from c2t.kernels.compiled import changeable
+from c2t.kernels.native import kernels, structs
+from c2t.kernels.pointer import pointer
+
+Mask = np.ndarray  # of uint32, one bit a token
+MaskAfter = Callable[[int, tuple[int, ...]], Mask | None]  # row, path behind its root -> mask, None for no constraint
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long)
+
+
+def words(vocabulary: int) -> int:
+    """Return the words of a mask."""
+    return (vocabulary + 31) // 32
+
+
+def allows(mask: Mask, token: int) -> bool:
+    """Return True if the mask has this token."""
+    return bool(mask[token >> 5] >> np.uint32(token & 31) & np.uint32(1))
+
+
+def unpacked(mask: Mask, vocabulary: int, device: torch.device) -> Bool[Tensor, " V"]:
+    """Return which tokens a mask allows."""
+    bits = np.unpackbits(mask.view(np.uint8), count=vocabulary, bitorder="little")
+    return torch.from_numpy(bits.view(np.bool_)).to(device)
+
+
+class Callback:
+    """A `MaskAfter` for functions in C. An error in it cannot pass through them: `check` raises it afterwards."""
+
+    def __init__(self, mask_after: MaskAfter):
+        self.error: BaseException | None = None
+        self.masks: list[Mask] = []  # referenced until the call is over
+
+        def address(row: int, path: int | None, length: int) -> int | None:
+            try:
+                tokens = (ctypes.c_int64 * length).from_address(path)[:] if length else ()
+                mask = mask_after(row, tuple(tokens))
+            except BaseException as error:  # noqa: BLE001 - raised by `check`
+                self.error = error
+                return None
+            if mask is None:
+                return None
+            self.masks.append(mask)
+            return mask.ctypes.data
+
+        self._function = _CALLBACK(address)
+        self.in_c = structs.constraint(ctypes.cast(self._function, ctypes.c_void_p))
+
+    def check(self) -> None:
+        """Raise the error of a call, if there was one."""
+        if self.error is not None:
+            raise self.error
+
+
+def serves(logits: Float[Tensor, "*S w"]) -> bool:
+    """Return True if `forbid` can change these logits: in float32 on a CPU with a compiler."""
+    return changeable(logits) and kernels() is not None
+
+
+def forbid(
+    logits: Float[Tensor, "*S w"],
+    ids: Int[Tensor, " v"] | None,
+    oov_ids: Int[Tensor, "B E"] | None,
+    row: Int[Tensor, " S"],
+    masks: Sequence[Mask | None],
+) -> None:
+    """Set the logits of tokens outside of the masks to -inf, in place; where no token is left, all of them to 0.
+
+    ids: the tokens that the logits are of; None for all. oov_ids: those of each text, after them. row: the text of each
+    row of logits.
+    """
+    of_texts, more = (None, 0) if oov_ids is None else (pointer(oov_ids, torch.int64), oov_ids.shape[1])
+    addresses = torch.tensor([0 if mask is None else mask.ctypes.data for mask in masks], device="cpu")
+    kernels().mask_rows(
+        *(pointer(logits, torch.float32), len(row), logits.shape[-1] - more),
+        *(None if ids is None else pointer(ids, torch.int64), of_texts, more),
+        *(pointer(row.contiguous(), torch.int64), pointer(addresses, torch.int64), torch.get_num_threads()),
+    )
