@@ -31,9 +31,9 @@ def rank_and_world() -> tuple[int, int]:
     return int(rank), int(world)
 
 
-def local_device(name: str | None) -> str:
+def local_device(name: str | torch.device | None) -> str:
     """Return the device of this process: on a machine with GPUs one for each of its processes."""
-    if name == "cpu" or not torch.cuda.is_available():
+    if str(name) == "cpu" or not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
