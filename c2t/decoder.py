@@ -299,7 +299,7 @@ class SpeculativeDecoder:
         """Return the constraint of each of `count` prompts."""
         if constraint is None:
             return None
-        each = constraint if isinstance(constraint, Sequence) else [constraint] * count
+        each = constraint if isinstance(constraint, list | tuple) else [constraint] * count
         if len(each) != count:
             raise InputError(f"constraint: {len(each)} for {count} prompts: give one for each, or one for all")
         if self.graph_tokens:

@@ -97,8 +97,11 @@ class Constraints:
 
 def allowed(masks: Sequence[Mask | None], vocabulary: int, device: torch.device) -> Bool[Tensor, "b V"]:
     """Return which tokens these masks allow: all where there is none."""
-    everything = torch.ones(vocabulary, dtype=torch.bool, device=device)
-    return torch.stack([everything if mask is None else unpacked(mask, vocabulary, device) for mask in masks])
+    rows = torch.ones(len(masks), vocabulary, dtype=torch.bool, device=device)
+    for row, mask in zip(rows, masks, strict=True):
+        if mask is not None:
+            row.copy_(unpacked(mask, vocabulary))
+    return rows
 
 
 def paths_to(tree: Tree, rows: Sequence[int], slots: Sequence[int]) -> list[Path]:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nlargest
+from math import log
 from typing import NamedTuple
 
 import torch
 
-from c2t.grammars.constraints import Constraints, paths_to
+from c2t.grammars.constraints import Constraints
+from c2t.grammars.row_constraint import Path
+from c2t.kernels.masks import allows
 from c2t.tree import Nodes, Tree
 
 LEAVES = 3  # most probable leaves of a tree that are continued
@@ -24,32 +27,63 @@ class ForcedNode(NamedTuple):
     log_joint: float
 
 
+class RowTree(NamedTuple):
+    """A row's tree as lists, one entry a slot. path: tokens behind the root, None for a slot that is dead or may not
+    follow its parent."""
+
+    token: list[int]
+    parent: list[int]
+    depth: list[int]
+    log_joint: list[float]
+    alive: list[bool]
+    path: list[Path | None]
+
+
 def completed(tree: Tree, constraints: Constraints, left: Sequence[int]) -> Tree:
     """Return the trees without candidates that may not follow, and with the tokens that must follow their most
     probable leaves. left: tokens that each row may still get."""
-    possible = tree.alive & (tree.log_joint > float("-inf"))
-    if not bool((possible == tree.alive).all()):
-        tree = replace(tree, alive=possible).packed()
-    rows = [forced_nodes(tree, row, constraints, most) for row, most in enumerate(left)]
-    return tree.extend(_columns(rows, tree)) if any(rows) else tree
+    rows = _row_trees(tree, constraints)
+    if any(row is not None and row.alive != [path is not None for path in row.path] for row in rows):
+        possible = [[True] * tree.size if row is None else [path is not None for path in row.path] for row in rows]
+        tree = replace(tree, alive=tree.alive & torch.tensor(possible, device=tree.alive.device)).packed()
+        rows = _row_trees(tree, constraints)
+    nodes = [
+        [] if of_row is None else forced_nodes(of_row, row, constraints, left[row]) for row, of_row in enumerate(rows)
+    ]
+    return tree.extend(_columns(nodes, tree)) if any(nodes) else tree
 
 
-def forced_nodes(tree: Tree, row: int, constraints: Constraints, left: int) -> list[ForcedNode]:
-    """Return the forced nodes of one row."""
-    if constraints.rows[row] is None:
-        return []
-    parent, depth, joint, alive = (
-        column[row].tolist() for column in (tree.parent, tree.depth, tree.log_joint.exp(), tree.alive)
-    )
-    inner = {parent[slot] for slot in range(tree.size) if alive[slot]}
-    leaves = [slot for slot in range(tree.size) if alive[slot] and slot not in inner and joint[slot] >= LEAST]
+def _row_trees(tree: Tree, constraints: Constraints) -> list[RowTree | None]:
+    """Return the trees of the rows with constraints. Policies of fixed size also take candidates that may not follow,
+    where others are too few."""
+    columns = tree.token, tree.parent, tree.depth, tree.log_joint, tree.alive
+    rows: list[RowTree | None] = []
+    for row, of_row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        if constraints.rows[row] is None:
+            rows.append(None)
+            continue
+        token, parent, _, _, alive = of_row
+        path: list[Path | None] = [()]
+        for slot in range(1, tree.size):
+            before = path[parent[slot]] if alive[slot] else None
+            follows = before is not None and allows(constraints.draftable(row, before), token[slot])
+            path.append((*before, token[slot]) if follows else None)
+        rows.append(RowTree(*of_row, path))
+    return rows
+
+
+def forced_nodes(tree: RowTree, row: int, constraints: Constraints, left: int) -> list[ForcedNode]:
+    """Return the forced nodes of one row, where at most `left` tokens may follow."""
+    slots = [slot for slot, alive in enumerate(tree.alive) if alive]
+    inner = {tree.parent[slot] for slot in slots}
+    leaves = [slot for slot in slots if slot not in inner and tree.log_joint[slot] >= log(LEAST)]
     nodes: list[ForcedNode] = []
-    for leaf in nlargest(LEAVES, leaves, key=joint.__getitem__):
-        (path,) = paths_to(tree, [row], [leaf])
-        above, room = leaf, min(MOST - len(nodes), left - depth[leaf] - 2)  # the last token follows as the bonus
-        for step, token in enumerate(constraints.forced(row, path)[: max(room, 0)]):
-            nodes.append(ForcedNode(token, above, depth[leaf] + 1 + step, float(tree.log_joint[row, leaf])))
-            above = tree.size + len(nodes) - 1
+    for leaf in nlargest(LEAVES, leaves, key=tree.log_joint.__getitem__):
+        above, depth, joint = leaf, tree.depth[leaf], tree.log_joint[leaf]
+        room = min(MOST - len(nodes), left - depth - 2)  # the last token follows as the bonus
+        for step, token in enumerate(constraints.forced(row, tree.path[leaf])[: max(room, 0)], 1):
+            nodes.append(ForcedNode(token, above, depth + step, joint))
+            above = len(tree.token) + len(nodes) - 1
     return nodes
 
 

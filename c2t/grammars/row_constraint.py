@@ -38,15 +38,22 @@ class RowConstraint:
         """Return a constraint at the beginning of a text. InputError for one that cannot be followed."""
         return cls(partial(constraint.matcher, vocabulary), vocabulary.size, vocabulary.eos)
 
+    @property
+    def committed(self) -> int:
+        """Number of committed tokens, without one that ended the text."""
+        return len(self._text)
+
     def advance(self, tokens: Sequence[int]) -> None:
         """Commit the tokens of a round; those after the end of the text are ignored."""
+        if self.ended:
+            return
         path = self._before_end(tokens)
         with self._timed():
             if self._at[: len(path)] != path:
                 self._move(path)
             if rest := len(self._at) - len(path):
                 self._matcher.rollback(rest)
-        self.ended = self.ended or len(path) < len(tokens)
+        self.ended = len(path) < len(tokens)
         self._text += path
         self._at = ()
         self._masks.clear()
@@ -70,7 +77,8 @@ class RowConstraint:
 
     def forced(self, path: Path) -> Path:
         """Return the tokens that must follow a path."""
-        if self.mask(path) is None:
+        mask = self.mask(path)
+        if mask is None or not mask.any():
             return ()
         with self._timed():
             self._move(path)
@@ -89,8 +97,8 @@ class RowConstraint:
             self._room.append(np.zeros(self.size, np.uint32))
         mask = self._room[number]
         with self._timed():
-            self._move(path)
             try:
+                self._move(path)
                 self._matcher.fill(mask)
             except InputError:  # it has given up. Another path may still be possible, so it starts anew
                 mask.fill(0)

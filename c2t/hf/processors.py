@@ -15,6 +15,8 @@ from transformers import (
 )
 
 from c2t.errors import InputError
+from c2t.grammars.row_constraint import RowConstraint
+from c2t.hf.constraint_processor import AtPath, ConstraintProcessor
 from c2t.hf.texts import GeneratedTexts
 from c2t.sampling import Sampling
 from c2t.verification.sampler import Path
@@ -54,11 +56,18 @@ class TextProcessors:
     """Processors of generate for `TargetSampler`. Those that read texts get one row at a time, because rows of a batch
     have texts of different lengths here; a processor of the caller's own is one of these.
 
-    eos: tokens after which nothing is processed, as generate ends there too. Raises InputError for processors of
+    eos: tokens after which nothing is processed, as generate ends there too. constraints: of the rows, for a
+    `ConstraintProcessor` among the processors. Raises InputError for processors of
     transformers that read anything else, such as further forwards of a model.
     """
 
-    def __init__(self, processors: LogitsProcessorList, texts: GeneratedTexts, eos: frozenset[int]):
+    def __init__(
+        self,
+        processors: LogitsProcessorList,
+        texts: GeneratedTexts,
+        eos: frozenset[int],
+        constraints: list[RowConstraint] | None = None,
+    ):
         self.texts, self.eos = texts, eos
         warpers = [processor for processor in processors if isinstance(processor, TemperatureLogitsWarper)]
         self.temperature = math.prod((float(warper.temperature) for warper in warpers), start=1.0)
@@ -68,7 +77,15 @@ class TextProcessors:
                 raise InputError(
                     f"{type(processor).__name__} cannot be applied to trees: leave out the setting that adds it"
                 )
-        self.steps = [processor if _reads_scores(processor) else _by_row(processor, texts) for processor in processors]
+        prompt = texts.lengths[0]
+        self.steps = [
+            processor
+            if _reads_scores(processor)
+            else [AtPath(row, prompt) for row in constraints]
+            if isinstance(processor, ConstraintProcessor)
+            else _by_row(processor, texts)
+            for processor in processors
+        ]
 
     def __call__(self, logits: Float[Tensor, "B V"], sequence: Int[Tensor, " B"], path: Path) -> Float[Tensor, "B V"]:
         """Return the processed logits (float32, as generate's) of the token after each row's path."""

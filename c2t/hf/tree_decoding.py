@@ -17,6 +17,7 @@ from transformers.generation import BaseStreamer, GenerateDecoderOnlyOutput
 from c2t.classifier import TreeClassifier
 from c2t.decoding import Step, decode
 from c2t.errors import InputError, check_truth, short_repr
+from c2t.hf.constraint_processor import only_constraint
 from c2t.hf.processors import TextProcessors
 from c2t.hf.request import check_arguments, check_config, check_streaming, prompts_of
 from c2t.hf.texts import GeneratedTexts
@@ -101,6 +102,8 @@ class TreeDecoding:
         streamer = self.streamer if self.streamer is not None else _given_to_generate("streamer")
         check_streaming(prompts, streamer)
         texts = GeneratedTexts(input_ids, max_length, pad, stopping_criteria, streamer)
+        constraint = only_constraint(logits_processor)
+        rows = constraint and constraint.begin(len(prompts), loaded.target.config.vocab_size)
         with borrowed(loaded):
             verifier = CallerVerifier(
                 loaded.target,
@@ -109,7 +112,8 @@ class TreeDecoding:
                 max_new_tokens=max_length - input_ids.shape[1],
                 sampling=self._sampling(generation_config),
                 eos=eos,
-                processors=TextProcessors(logits_processor, texts, eos),
+                processors=TextProcessors(logits_processor, texts, eos, rows),
+                constraints=rows,
                 texts=texts,
             )
             if self.streamer is not None:  # generate has given the prompt to its own streamer only

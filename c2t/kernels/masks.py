@@ -32,10 +32,10 @@ def allows(mask: Mask, token: int) -> bool:
     return bool(mask[token >> 5] >> np.uint32(token & 31) & np.uint32(1))
 
 
-def unpacked(mask: Mask, vocabulary: int, device: torch.device) -> Bool[Tensor, " V"]:
+def unpacked(mask: Mask, vocabulary: int) -> Bool[Tensor, " V"]:
     """Return which tokens a mask allows."""
     bits = np.unpackbits(mask.view(np.uint8), count=vocabulary, bitorder="little")
-    return torch.from_numpy(bits.view(np.bool_)).to(device)
+    return torch.from_numpy(bits.view(np.bool_))
 
 
 class Callback:

@@ -82,16 +82,26 @@ class Budget(WrapperPolicy):
     def __call__(self, draft: Draft, root: Root) -> Tree:
         rows, session = len(root.token), find(draft, BudgetSession)
         if self.costs is None:
-            return most_probable(self.policy(draft, root), self.nodes - rows, row_weights(session, rows))
+            return most_probable(self.policy(draft, root), self.nodes - rows, weights_of(session, rows))
         costs = self._for_rows(rows)
         if not costs.drafts:
             return Tree.root(root.token)
         most = self.nodes and max(self.nodes - rows, 0)
-        levels = EarlyStopDraft(draft, costs, most, row_weights(session, rows))
+        levels = EarlyStopDraft(draft, costs, most, weights_of(session, rows))
         try:
             return levels.finish(self.policy(levels, root))
         except StopDrafting as stopped:
             return stopped.tree
+
+    def trimmed(self, tree: Tree, left: Sequence[int] | None) -> Tree:
+        """Return the part of trees to verify that have grown further since; see `c2t.protocols.Policy`."""
+        rows = len(tree.token)
+        if self.costs is None:
+            return most_probable(tree, self.nodes - rows, row_weights(left, rows))
+        costs, most = self._for_rows(rows), self.nodes and max(self.nodes - rows, 0)
+        candidates = Candidates(tree.log_joint, tree.alive, tree.parent, row_weights(left, rows))
+        model, spent = costs.model(tree.token.numel(), 0), costs.start + costs.level(rows)
+        return trees_to_verify(tree, select_nodes(candidates, tree.parent[:, :0], model, spent, most))
 
     def _for_rows(self, rows: int) -> RowCosts:
         if rows not in self._by_rows:
@@ -121,13 +131,17 @@ class BudgetSession(DeferredSession):
         self.verifier = verifier
 
 
-def row_weights(session: BudgetSession | None, rows: int) -> list[float]:
+def weights_of(session: BudgetSession | None, rows: int) -> list[float]:
+    """Return the `row_weights` of a session; without one they are all 1."""
+    return row_weights(None if session is None else session.verifier.left(), rows)
+
+
+def row_weights(left: Sequence[int] | None, rows: int) -> list[float]:
     """Return the weight of each row's tokens, 1 on average: proportional to the tokens that its sequence may still get.
 
     The last sequence decides when a batch is done, and rounds of few rows cost nearly as much as those of many. Where
-    new requests join the batch, all weights are 1.
+    new requests join the batch (None), all weights are 1.
     """
-    left = None if session is None else session.verifier.left()
     if left is None:
         return [1.0] * rows
     mean = sum(left) / len(left)  # by hand: between two forwards numpy takes 0.1 ms for these few numbers

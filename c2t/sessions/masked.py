@@ -71,7 +71,7 @@ def with_masks(
         ids = ids if vocabulary.oov_ids is None else torch.cat([ids, vocabulary.oov_ids[real.row]], 1)
         possible = allowed(masks, vocabulary.size, logits.device).gather(1, ids.clamp(min=0)) & (ids >= 0)
     left = logits.masked_fill(~possible, float("-inf"))
-    constrained = torch.tensor([mask is not None for mask in masks], device=logits.device)[:, None]
+    constrained = torch.tensor([mask is not None for mask in masks], dtype=torch.bool, device=logits.device)[:, None]
     empty = constrained & (left == float("-inf")).all(1, keepdim=True)
     left = left.masked_fill(empty, 0.0).view(rows.drafted.shape)
     return NextTokenDistributions(left, rows.hidden, vocabulary, rows.rows)

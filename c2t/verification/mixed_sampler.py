@@ -44,18 +44,28 @@ class MixedSampler:
         self._sort()
 
     def sample(
-        self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"], constraints: Constraints
+        self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"], constraints: Constraints | None = None
     ) -> Int[Tensor, " B"]:
         """See `TargetSampler.sample`."""
-        parts = [sampler.sample(logits[rows], position[rows], constraints.of(rows)) for sampler, rows in self._parts()]
+        parts = [
+            sampler.sample(logits[rows], position[rows], constraints and constraints.of(rows))
+            for sampler, rows in self._parts()
+        ]
         return torch.cat(parts)[self.order]
 
     def accept(
-        self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"], rule: str, constraints: Constraints
+        self,
+        tree: Tree,
+        logits: SlotLogits,
+        root: Int[Tensor, " B"],
+        rule: str,
+        constraints: Constraints | None = None,
     ) -> Accepted:
         """See `TargetSampler.accept`."""
         parts = [
-            sampler.accept(tree.of_rows(rows), logits.select(rows), root[rows], rule, constraints.of(rows))
+            sampler.accept(
+                tree.of_rows(rows), logits.select(rows), root[rows], rule, constraints and constraints.of(rows)
+            )
             for sampler, rows in self._parts()
         ]
         longest = max(part.slots.shape[1] for part in parts)

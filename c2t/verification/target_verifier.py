@@ -85,7 +85,7 @@ class TargetVerifier:
         stopped: Container[int] = (),
     ):
         self.rule, self.keep_logits, self.stopped = check_rule(policy, rule), keep_logits, stopped
-        self.sampled = policy.proposal == "sampled"
+        self.policy, self.sampled = policy, policy.proposal == "sampled"
         count = len(prompts)
         self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
         self.session = target.session()
@@ -127,16 +127,18 @@ class TargetVerifier:
 
     def left(self) -> list[int] | None:
         """See `c2t.decoding.Verifier.left`."""
-        if not self.fixed:
-            return None
+        return self._unwritten() if self.fixed else None
+
+    def _unwritten(self) -> list[int]:
         return [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
 
     def completed(self, tree: Tree) -> Tree:
         """See `c2t.decoding.Verifier.completed`."""
-        if not self.constraints or tree.proposals is not None:
+        if not (self.constraints and self.policy.levels) or tree.proposals is not None:
             return tree
-        left = [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
-        return completed(tree, self.constraints, left)
+        grown = completed(tree, self.constraints, self._unwritten())
+        trimmed = getattr(self.policy, "trimmed", None)
+        return grown if trimmed is None or grown.size <= tree.size else trimmed(grown, self.left())
 
     def verify(self, tree: Tree) -> Verdict:
         """Run the target over the trees, accept a path of each, and commit it to the cache."""

@@ -9,7 +9,7 @@ import torch
 from c2t.errors import InputError
 from c2t.kernels.budget import RoundModel
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
-from c2t.policies.budget import BudgetSession, row_weights
+from c2t.policies.budget import BudgetSession, row_weights, weights_of
 from c2t.policies.round_costs import LEAD, Curve, Overhead, Profile, RoundCosts, best_gain
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
@@ -83,8 +83,8 @@ def test_where_texts_end_together_those_that_lag_get_more(left: list[int]) -> No
 
 
 def test_texts_that_come_and_go_are_worth_the_same() -> None:
-    assert row_weights(None, 2) == row_weights(Left(None), 2) == [1, 1]
-    assert row_weights(Left([2, 6]), 2) == [0.5, 1.5]
+    assert weights_of(None, 2) == weights_of(Left(None), 2) == row_weights(None, 2) == [1, 1]
+    assert weights_of(Left([2, 6]), 2) == row_weights([2, 6], 2) == [0.5, 1.5]
 
 
 class Left(BudgetSession):

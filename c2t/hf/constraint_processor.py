@@ -1,0 +1,70 @@
+"""A constraint in transformers' generate: a logits processor, which `TreeDecoding` also shows to the draft."""
+
+from collections.abc import Iterable, Sequence
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import LogitsProcessor, PreTrainedTokenizerBase
+
+from c2t.errors import InputError, check_kind
+from c2t.grammars.constraint import Constraint, Vocabulary
+from c2t.grammars.constraints import Constraints, allowed
+from c2t.grammars.row_constraint import RowConstraint
+
+
+class ConstraintProcessor(LogitsProcessor):
+    """Lets generate write only what a constraint allows: `generate(..., logits_processor=[ConstraintProcessor(...)])`.
+
+    eos_token_id: tokens that end a text, by default the tokenizer's. Every call of generate begins anew.
+    """
+
+    def __init__(
+        self,
+        constraint: Constraint,
+        tokenizer: PreTrainedTokenizerBase,
+        eos_token_id: int | Sequence[int] | None = None,
+    ):
+        check_kind("constraint", constraint, Constraint, "a constraint, such as Grammar.json_schema(...)")
+        ends = tokenizer.eos_token_id if eos_token_id is None else eos_token_id
+        self.eos = frozenset(ends if isinstance(ends, Sequence) else [] if ends is None else [ends])
+        self.constraint, self.tokenizer = constraint, tokenizer
+        self._rows: list[RowConstraint] = []
+        self._length = 0
+
+    def begin(self, rows: int, vocabulary: int) -> list[RowConstraint]:
+        """Return constraints at the beginnings of so many texts."""
+        of = Vocabulary(self.tokenizer, vocabulary, self.eos)
+        return [RowConstraint.of(self.constraint, of) for _ in range(rows)]
+
+    def __call__(self, input_ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
+        rows, length = input_ids.shape
+        if length == self._length + 1 and rows == len(self._rows):
+            for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
+                row.advance([token])
+        else:
+            self._rows = self.begin(rows, scores.shape[1])
+        self._length = length
+        return Constraints(self._rows).masked(scores, range(rows), [()] * rows)
+
+
+class AtPath:
+    """The processor of one row of a tree: texts are the committed one, and a path of the tree behind it.
+
+    prompt: tokens of the prompt.
+    """
+
+    def __init__(self, row: RowConstraint, prompt: int):
+        self.row, self.prompt = row, prompt
+
+    def __call__(self, input_ids: Int[Tensor, "1 L"], scores: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+        path = tuple(input_ids[0, self.prompt + self.row.committed :].tolist())
+        possible = allowed([self.row.required(path)], scores.shape[1], scores.device)
+        return scores.masked_fill(~possible, float("-inf"))
+
+
+def only_constraint(processors: Iterable[object]) -> ConstraintProcessor | None:
+    """Return the constraint among generate's processors, None if there is none; InputError for several."""
+    constraints = [processor for processor in processors if isinstance(processor, ConstraintProcessor)]
+    if len(constraints) > 1:
+        raise InputError(f"{len(constraints)} constraints among the logits processors: give one")
+    return constraints[0] if constraints else None

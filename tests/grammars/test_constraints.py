@@ -1,0 +1,241 @@
+"""Trees under constraints: the text is that of plain constrained decoding, nothing forbidden is verified, and what must
+follow is drafted."""
+
+from itertools import pairwise
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from c2t.batching import BatchDecoder
+from c2t.caches.ragged import Ragged, SlotLogits
+from c2t.decoder import SpeculativeDecoder
+from c2t.decoding import Step, cut
+from c2t.errors import InputError
+from c2t.grammars.constraint import Vocabulary
+from c2t.grammars.constraints import Constraints
+from c2t.grammars.forced import LEAST, completed
+from c2t.grammars.row_constraint import RowConstraint
+from c2t.kernels import masks, walk
+from c2t.kernels.native import kernels
+from c2t.models.loading.load import Pair
+from c2t.policies import Eagle2, MCSDPlus, Plain
+from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.sampling import Sampling
+from c2t.sessions.masked import with_masks
+from c2t.tree import Tree
+from c2t.verification.sampler import TargetSampler
+from c2t.verification.target_verifier import generate
+from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH
+from tests.kernels.test_walk import assert_same_path
+from tests.marks import slow_except
+from tests.table_constraint import GivesUp, TableConstraint, followers, follows, rows_of
+from tests.test_tree import trees
+from tests.toys import PROMPTS, VOCABULARY, emitted, toy_drafts, toy_target, toy_tokenizer
+
+NEW = 16
+EOS = frozenset({5, 11, 17})
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=0.9, seed=3),
+    "filtered": Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=3),
+}
+BEGINNING = followers(VOCABULARY, 0)[-1]
+needs_c = pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+
+
+def write(name: str, draft: str, sampling: Sampling, constrained: tuple[int, ...] = (0, 1, 3)) -> list[Step]:
+    """Rounds over all prompts; those that are not `constrained` are free."""
+    rows = rows_of(len(PROMPTS), VOCABULARY, eos=EOS)
+    rows = [row if number in constrained else None for number, row in enumerate(rows)]
+    models = toy_target(), toy_drafts()[draft]
+    settings = {"max_new_tokens": NEW, "sampling": sampling, "eos": EOS, "rule": None, "constraints": rows}
+    if EVERY_POLICY[name].policy.proposal == "sampled":
+        settings["rule"] = "target-only"
+    return list(generate(*models, EVERY_POLICY[name].policy, PROMPTS, **settings))
+
+
+def texts(steps: list[Step]) -> list[list[int]]:
+    return [cut(tokens, NEW, EOS) for tokens in emitted(steps, len(PROMPTS))]
+
+
+@pytest.mark.parametrize("sampling", slow_except(SAMPLINGS, "greedy"))
+@pytest.mark.parametrize("name", slow_except(EXACT, *set(ONE_OF_EACH) & set(EXACT)))
+def test_text_is_that_of_plain_constrained_decoding(name: str, sampling: str) -> None:
+    expected = texts(write("plain", "perturbed", SAMPLINGS[sampling]))
+    assert texts(write(name, "perturbed", SAMPLINGS[sampling])) == expected
+    assert all(follows(expected[number], VOCABULARY) for number in (0, 1, 3))
+    assert not follows(expected[2], VOCABULARY)
+
+
+def test_without_kernels_texts_are_the_same() -> None:
+    """By torch everywhere, as on a GPU."""
+    for name in ("eagle2", "threshold"):
+        for sampling in SAMPLINGS.values():
+            with mock.patch.object(walk, "serves", return_value=False):
+                found = texts(write(name, "perturbed", sampling))
+            assert found == texts(write("plain", "perturbed", sampling))
+
+
+@pytest.mark.parametrize("name", ["eagle2", "threshold", "opttree"])
+def test_nothing_forbidden_is_verified(name: str) -> None:
+    for step in write(name, "eagle", SAMPLINGS["greedy"], (0, 1, 2, 3))[1:]:
+        for row in range(len(step.rows)):
+            for slot in step.tree.alive[row].nonzero()[:, 0].tolist():
+                path = [slot]
+                while path[-1] > 0:
+                    path.append(int(step.tree.parent[row, path[-1]]))
+                tokens = step.tree.token[row, path[::-1]].tolist()
+                pairs = pairwise(tokens)
+                assert all(followers(VOCABULARY, 0)[before, token] and before not in EOS for before, token in pairs)
+
+
+def test_forced_tokens_join_the_tree_without_a_draft_forward() -> None:
+    constraints = Constraints([*rows_of(2, VOCABULARY), None])
+    roots = [next(token for token in range(VOCABULARY) if forced_after(token) >= count) for count in (2, 1)]
+    for row, root in zip(constraints.rows, [*roots, None], strict=True):
+        if row is not None:
+            row._matcher.text.append(root)  # as if committed
+    tree = completed(Tree.root(torch.tensor([*roots, 3])), constraints, [20, 20, 20])
+    assert tree.sizes.tolist() == [1 + min(forced_after(roots[0]), 16), 1 + forced_after(roots[1]), 1]
+    assert (tree.log_joint[tree.alive] == 0).all()
+    assert tuple(tree.token[0, 1:].tolist()) == constraints.forced(0, ())[: tree.size - 1]
+    limited = completed(Tree.root(torch.tensor([*roots, 3])), constraints, [2, 1, 1])
+    assert limited.sizes.tolist() == [2, 1, 1]  # nothing beyond the last tokens that the texts may get
+
+
+def forced_after(token: int) -> int:
+    row = rows_of(1, VOCABULARY)[0]
+    row._matcher.text.append(token)
+    return len(row.forced(()))
+
+
+def test_what_is_improbable_is_not_continued() -> None:
+    constraints = Constraints(rows_of(1, VOCABULARY))
+    first = next(token for token in BEGINNING.nonzero()[:, 0].tolist() if forced_after(token))
+    tree = Tree.root(torch.tensor([1]))
+    slot, log_prob = torch.zeros(1, 1, dtype=torch.long), 0.5 * torch.tensor([[[LEAST]]]).log()
+    for factor, size in ((1.0, 2 + forced_after(first)), (4.0, 2)):
+        child = tree.children(slot, torch.tensor([[[first]]]), factor * log_prob, torch.zeros(1, 1))
+        assert completed(tree.extend(child), constraints, [20]).size == size
+
+
+@needs_c
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.sampled_from([0.0, 0.7]), st.integers(0, 2**31), st.booleans())
+def test_walks_in_c_are_those_of_torch(tree: Tree, temperature: float, seed: int, all_rows: bool) -> None:
+    random = torch.Generator().manual_seed(seed)
+    rows, size = Ragged.of(tree.alive), 7
+    logits = torch.randn(len(rows.row), size, generator=random)
+    tree.token.copy_(torch.randint(0, size, tree.token.shape, generator=random))
+    count = len(tree.token)
+
+    def found(in_c: bool):
+        of_rows = rows_of(count, size, eos=frozenset({2}))
+        constraints = Constraints([row if all_rows or number % 2 else None for number, row in enumerate(of_rows)])
+        first, ones = tree.token[:, :1], torch.ones(count, dtype=torch.long)
+        sampler = TargetSampler(Sampling(temperature, seed=5), size, first, ones)
+        with mock.patch.object(walk, "serves", return_value=in_c):
+            return sampler.accept(tree, SlotLogits(logits, rows.packed_index), ones * 9, "target-only", constraints)
+
+    assert_same_path(found(True), found(False))
+
+
+@needs_c
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.integers(0, 2**31), st.booleans(), st.booleans())
+def test_masks_in_c_are_those_of_torch(tree: Tree, seed: int, limited: bool, oov: bool) -> None:
+    random = torch.Generator().manual_seed(seed)
+    size, count = 37, len(tree.token)
+    tree.token.copy_(torch.randint(0, size, tree.token.shape, generator=random))
+    common = torch.randperm(size, generator=random)[:12].sort().values if limited else torch.arange(size)
+    more = torch.randint(-1, size, (count, 3), generator=random) if oov else None
+    vocabulary = DraftVocabulary(common, size, more) if limited or oov else None
+    width = len(common) + (3 if oov else 0)
+    real = Ragged.of(tree.alive)
+    logits = torch.randn(len(real.row), width, generator=random)
+    slots = torch.where(tree.alive, torch.arange(tree.size), -1)
+    constraints = Constraints([row if number % 3 else None for number, row in enumerate(rows_of(count, size))])
+
+    def masked(in_c: bool) -> torch.Tensor:
+        given = NextTokenDistributions(logits.clone(), None, vocabulary, real)
+        with mock.patch.object(masks, "serves", return_value=in_c):
+            return with_masks(given, tree, slots, constraints).drafted
+
+    assert torch.equal(masked(True), masked(False))
+
+
+def test_a_distribution_without_allowed_tokens_becomes_uniform() -> None:
+    constraints = Constraints(rows_of(1, VOCABULARY))
+    vocabulary = DraftVocabulary((~BEGINNING).nonzero()[:2, 0], VOCABULARY)
+    rows = NextTokenDistributions(torch.tensor([[[1.0, 9.0]]]), None, vocabulary)
+    tree = Tree.root(torch.tensor([1]))
+    found = with_masks(rows, tree, torch.zeros(1, 1, dtype=torch.long), constraints)
+    assert found.drafted.tolist() == [[[0.0, 0.0]]]
+
+
+def test_requests_with_and_without_constraints_share_a_batch() -> None:
+    pair = Pair("toy", toy_target(), toy_drafts()["perturbed"], toy_tokenizer(), "", {})
+    found = {}
+    for at_once in (1, 3):
+        decoder = BatchDecoder(pair, Eagle2(K=3, levels=3, N=8), max_rows=at_once)
+        requests = []
+        for number, prompt in enumerate(PROMPTS):
+            sampling, constraint = Sampling(0.5 * (number % 2), seed=2), TableConstraint() if number != 2 else None
+            requests.append(decoder.submit(prompt, NEW - number, sampling, number, EOS, constraint))
+            decoder.step()
+        while decoder.step():
+            pass
+        found[at_once] = [request.tokens for request in requests]
+    assert found[1] == found[3]
+    assert [follows(tokens, VOCABULARY) for tokens in found[3]] == [True, True, False, True]
+
+
+def test_a_dead_end_ends_its_own_request_only() -> None:
+    vocabulary = Vocabulary(None, VOCABULARY, EOS)
+    row = RowConstraint.of(TableConstraint(dead_end=-1), vocabulary)
+    with pytest.raises(InputError, match="no further token"):
+        row.required(())
+    assert not row.mask(()).any()
+    assert row.forced(()) == ()
+
+
+def test_a_matcher_that_gives_up_beside_the_text_begins_anew() -> None:
+    table = TableConstraint().matcher(Vocabulary(None, VOCABULARY, EOS))
+    path = next(token for token in range(VOCABULARY) if table.allowed[-1][token] and token not in EOS)
+    row = RowConstraint(lambda: GivesUp(table.allowed, EOS, path), VOCABULARY, EOS)
+    first = row.mask(()).copy()
+    assert not row.mask((path,)).any()
+    other = next(token for token in range(VOCABULARY) if table.allowed[-1][token] and token not in (*EOS, path))
+    assert row.mask((other,)).any()
+    row.advance([other])
+    assert (first == rows_of(1, VOCABULARY, eos=EOS)[0].mask(())).all()
+    broken = RowConstraint(lambda: GivesUp(table.allowed, EOS, path), VOCABULARY, EOS)
+    with pytest.raises(InputError, match="too complex"):
+        broken.required((path,))
+
+
+def test_behind_the_end_of_a_text_everything_goes_and_nothing_is_drafted() -> None:
+    row = rows_of(1, VOCABULARY, eos=EOS)[0]
+    end = next((token for token in EOS if row._matcher.allowed[-1][token]), None)
+    assert end is not None
+    assert row.mask((end,)) is None
+    assert row.mask((end, 3)) is None
+    row.advance([end, 7, 8])
+    assert row.required(()) is None
+    row.advance([9])
+
+
+def test_policies_with_forks_are_refused() -> None:
+    pair = Pair("toy", toy_target(), toy_drafts()["perturbed"], toy_tokenizer(), "", {})
+    with pytest.warns(UserWarning, match="not exact"):
+        decoder = SpeculativeDecoder(pair, MCSDPlus(W=4, D=3))
+    with pytest.raises(InputError, match="forks"):
+        decoder.generate([[1, 2]], constraint=TableConstraint())
+    decoder = SpeculativeDecoder(pair, Plain())
+    with pytest.raises(InputError, match="2 for 1 prompts"):
+        decoder.generate([[1, 2]], constraint=[None, None])
+    with pytest.raises(InputError, match="a constraint, such as"):
+        decoder.generate([[1, 2]], constraint="json")

@@ -1,0 +1,267 @@
+"""Grammars by llguidance: what is refused, and texts under schemas, which `jsonschema` judges."""
+
+import json
+import random
+from functools import cache
+
+import jsonschema
+import pytest
+import torch
+
+from c2t import Grammar, SpeculativeDecoder
+from c2t.batching import BatchDecoder
+from c2t.errors import InputError
+from c2t.grammars.constraint import Vocabulary
+from c2t.grammars.guidance import compiled, tokens_of
+from c2t.grammars.row_constraint import RowConstraint
+from c2t.hf import ConstraintProcessor, TreeDecoding
+from c2t.kernels.masks import allows
+from c2t.kernels.native import kernels
+from c2t.models.loading.load import Pair, load_pair, with_ngrams
+from c2t.policies import Eagle2, JointThreshold, Plain
+from c2t.policies.spec import parse
+from c2t.sampling import Sampling
+from c2t.sessions import masked
+from tests.every_policy import EVERY_POLICY, EXACT
+from tests.marks import needs_smollm2
+
+pytest.importorskip("llguidance")
+
+
+def record(**properties) -> dict:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+SCHEMAS = {
+    "person": record(name={"type": "string", "maxLength": 20}, age={"type": "integer", "minimum": 0, "maximum": 120}),
+    "call": record(name={"const": "get_weather"}, arguments=record(unit={"enum": ["celsius", "fahrenheit"]})),
+    "union": {
+        "anyOf": [record(radius={"type": "number"}), record(width={"type": "integer"}, tall={"type": "boolean"})]
+    },
+    "list": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 1, "maxItems": 3},
+    "pattern": record(code={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}, note={"type": "null"}),
+}
+POLICY = JointThreshold(0.05, K=6, W=6, levels=3)
+
+
+@cache
+def tiny() -> Pair:
+    return load_pair("tiny")
+
+
+@cache
+def smollm2() -> Pair:
+    return load_pair("smollm2")
+
+
+def valid(pair: Pair, tokens: list[int], schema: dict) -> None:
+    """Raise unless the text has ended by itself and follows the schema."""
+    assert tokens[-1] in pair.target.eos
+    text = pair.tokenizer.decode(tokens[:-1], clean_up_tokenization_spaces=False)
+    jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+
+
+REFUSED = {
+    "an unknown keyword": (lambda: Grammar.json_schema({"not": {}}), r'Unimplemented keys: \["not"\]'),
+    "a reference elsewhere": (
+        lambda: Grammar.json_schema({"$ref": "http://example.com/x"}),
+        "does not fetch resources",
+    ),
+    "no value": (lambda: Grammar.json_schema({"enum": []}), "Unsatisfiable schema"),
+    "false": (lambda: Grammar.json_schema(False), "no value follows"),
+    "a schema that is no JSON": (lambda: Grammar.json_schema("{"), "the schema is no JSON"),
+    "brackets without end": (lambda: Grammar.json_schema("[" * 100_000), "the schema is no JSON"),
+    "a list": (lambda: Grammar.json_schema("[]"), "must be a JSON schema"),
+    "what is no JSON": (lambda: Grammar.json_schema({"const": float("nan")}), "what JSON can hold"),
+    "a schema too deep": (lambda: Grammar.json_schema(nested(1000)), "more than 32 deep"),
+    "a schema too large": (lambda: Grammar.json_schema({"enum": ["x" * 70_000]}), "at most 65,536 are served"),
+    "a lookahead": (lambda: Grammar.regex("a(?=b)"), "look-around"),
+    "an open bracket": (lambda: Grammar.regex("("), "unclosed group"),
+    "a number as regex": (lambda: Grammar.regex(3), "must be a regular expression"),
+    "neither Lark nor EBNF": (lambda: Grammar.lark("hello world"), "neither Lark nor EBNF"),
+    "a rule without end": (lambda: Grammar.lark("start: start"), "the constraint is"),
+    "no choice": (lambda: Grammar.choice([]), "a list of texts"),
+    "an empty choice": (lambda: Grammar.choice(["a", ""]), "not empty"),
+}
+
+
+def nested(depth: int) -> dict:
+    schema: dict = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    make, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        make().matcher(tiny().vocabulary)
+
+
+def test_options_of_a_schemas_author_are_not_followed() -> None:
+    """`lenient` would let unknown keywords pass in silence."""
+    with pytest.raises(InputError, match="Unimplemented"):
+        Grammar.json_schema({"x-guidance": {"lenient": True}, "not": {}}).matcher(tiny().vocabulary)
+
+
+def test_what_a_vocabulary_needs() -> None:
+    with pytest.raises(InputError, match="no token that ends a text"):
+        tokens_of(Vocabulary(tiny().tokenizer, 512, frozenset()))
+    with pytest.raises(InputError, match="a fast tokenizer"):
+        tokens_of(Vocabulary("slow", 512, frozenset({0})))
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_masks_along_a_tree_are_those_of_a_new_matcher(name: str) -> None:
+    """Whatever way the matcher has gone before; the end of a text does not disturb what is taken back."""
+    vocabulary, chance = tiny().vocabulary, random.Random(0)
+    compiled.cache_clear()
+    row, text = RowConstraint.of(Grammar.json_schema(SCHEMAS[name]), vocabulary), []
+
+    def new(tokens: list[int]) -> RowConstraint:
+        other = RowConstraint.of(Grammar.json_schema(SCHEMAS[name]), vocabulary)
+        other.advance(tokens)
+        return other
+
+    for _ in range(12):
+        paths: list[tuple[int, ...]] = [()]
+        for _ in range(8):
+            path = chance.choice(paths)
+            mask = row.mask(path)
+            if mask is None:
+                continue
+            assert (mask == new([*text, *path]).required(())).all()
+            may = [token for token in range(vocabulary.size) if allows(mask, token)]
+            paths.append((*path, chance.choice(may)))
+        forced = row.forced(())
+        for count, token in enumerate(forced):
+            assert (row.required(forced[:count]) == new([*text, *forced[:count]]).required(())).all()
+            assert allows(row.required(forced[:count]), token)
+        step = list(chance.choice(paths))
+        row.advance(step)
+        text += step
+        if row.ended:
+            break
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_texts_of_tiny_are_valid_and_those_of_plain_decoding(temperature: float) -> None:
+    prompts, schemas = [[5, 6, 7], [9, 8], [1, 2, 3, 4], [7]], [*SCHEMAS.values()][1:]
+    constraint = [Grammar.json_schema(schema) for schema in schemas]
+    settings = {"max_new_tokens": 100, "temperature": temperature, "seed": 3, "constraint": constraint}
+    expected = SpeculativeDecoder(tiny(), Plain()).generate(prompts, **settings)
+    for policy in (POLICY, Eagle2(K=4, levels=3, N=10)):
+        for pair in (tiny(), with_ngrams(tiny())):
+            found = SpeculativeDecoder(pair, policy).generate(prompts, **settings)
+            assert found.sequences == expected.sequences
+            assert found.total.rounds < expected.total.rounds
+    for tokens, text, schema in zip(expected.sequences, expected.texts, schemas, strict=True):
+        valid(tiny(), tokens, schema)
+        assert json.loads(text) is not ...
+
+
+@pytest.mark.slow
+@needs_smollm2
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", [*EXACT, "hierarchical", "ngrams", "budget auto"])
+def test_texts_of_smollm2_are_those_of_plain_decoding(name: str, temperature: float) -> None:
+    policy = EVERY_POLICY[name].policy if name in EVERY_POLICY else POLICY
+    pair = with_ngrams(smollm2()) if name == "ngrams" else smollm2()
+    if name == "hierarchical":
+        policy = parse("hierarchical", None)
+        try:
+            policy.check_target(pair.target)
+        except InputError:
+            pytest.skip("this processor has no 4-bit form")
+    prompts = ["Invent a person.", "What is the weather? Call the function."]
+    constraint = [Grammar.json_schema(SCHEMAS[schema]) for schema in ("person", "call")]
+    settings = {"max_new_tokens": 48, "temperature": temperature, "seed": 3, "constraint": constraint}
+    expected = plain_of_smollm2(temperature)
+    rule = "target-only" if policy.proposal == "sampled" else None
+    decoder = SpeculativeDecoder(pair, policy, budget=20 if name == "budget auto" else None)
+    assert decoder.generate(prompts, **settings, rule=rule).sequences == expected
+    for tokens, schema in zip(expected, ("person", "call"), strict=True):
+        valid(pair, tokens, SCHEMAS[schema])
+
+
+@cache
+def plain_of_smollm2(temperature: float) -> list[list[int]]:
+    prompts = ["Invent a person.", "What is the weather? Call the function."]
+    constraint = [Grammar.json_schema(SCHEMAS[schema]) for schema in ("person", "call")]
+    settings = {"max_new_tokens": 48, "temperature": temperature, "seed": 3, "constraint": constraint}
+    return SpeculativeDecoder(smollm2(), Plain()).generate(prompts, **settings).sequences
+
+
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+@needs_smollm2
+def test_trees_of_the_fused_phase_are_those_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(masked.MaskedSession, "grow_tree", lambda *args, **inputs: None)
+        steps = []
+        SpeculativeDecoder(smollm2(), POLICY).generate(
+            "Invent a person.", 32, constraint=Grammar.json_schema(SCHEMAS["person"]), watch=steps.append
+        )
+        found[fused] = [step.tree.token.tolist() for step in steps[1:]]
+    assert found[True] == found[False]
+    assert sum(len(tokens[0]) for tokens in found[True]) > 20
+
+
+def test_a_request_without_a_grammar_keeps_its_text() -> None:
+    decoder, texts = BatchDecoder(tiny(), POLICY, max_rows=4), {}
+    for constraint in (None, Grammar.json_schema(SCHEMAS["list"])):
+        free = decoder.submit([5, 6, 7], 12)
+        other = decoder.submit([9, 8], 40, Sampling(0.8, seed=2), constraint=constraint)
+        while decoder.step():
+            pass
+        texts[constraint] = free.tokens
+    assert texts[None] == texts[constraint]
+    assert other.finish == "stop"
+    valid(tiny(), other.tokens, SCHEMAS["list"])
+    with pytest.raises(InputError, match="Unimplemented"):
+        decoder.submit([9, 8], 40, constraint=Grammar.json_schema({"not": {}}))
+
+
+@needs_smollm2
+def test_characters_that_no_token_has_end_their_own_request_alone() -> None:
+    """No token of SmolLM2 has the byte 0xF1, with which characters from U+40000 on begin."""
+    decoder = BatchDecoder(smollm2(), POLICY, max_rows=4)
+    good = decoder.submit([5, 6, 7], 12)
+    bad = decoder.submit([9, 8], 12, constraint=Grammar.choice(["ab\U00050000"]))
+    while decoder.step():
+        pass
+    assert (good.finish, bad.finish) == ("length", "failed")
+    assert isinstance(bad.error, InputError)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_in_generate_of_transformers_the_text_is_the_same_with_trees(sampled: bool) -> None:
+    pair = load_pair("tiny", dtype=torch.float32)
+    ids = torch.tensor([[5, 6, 7], [9, 8, 4]])
+    settings = {"max_new_tokens": 60, "do_sample": sampled, "pad_token_id": 0, "eos_token_id": sorted(pair.target.eos)}
+    settings |= {"top_k": 20, "top_p": 0.9} if sampled else {}
+
+    def processor() -> ConstraintProcessor:
+        return ConstraintProcessor(Grammar.json_schema(SCHEMAS["call"]), pair.tokenizer, sorted(pair.target.eos))
+
+    trees = TreeDecoding("tiny", policy=POLICY, seed=1)
+    found = pair.target.model.generate(ids, logits_processor=[processor()], custom_generate=trees, **settings)
+    if not sampled:
+        plain = pair.target.model.generate(ids, logits_processor=[processor()], **settings)
+        assert found.tolist() == plain.tolist()
+    else:
+        plain = TreeDecoding(policy=Plain(), seed=1)
+        alone = pair.target.model.generate(ids, logits_processor=[processor()], custom_generate=plain, **settings)
+        assert found.tolist() == alone.tolist()
+    for row in found[:, 3:].tolist():
+        end = next(index for index, token in enumerate(row) if token in pair.target.eos)
+        valid(pair, row[: end + 1], SCHEMAS["call"])
+    with pytest.raises(InputError, match="2 constraints"):
+        pair.target.model.generate(ids, logits_processor=[processor(), processor()], custom_generate=trees, **settings)

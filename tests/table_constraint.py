@@ -1,0 +1,94 @@
+"""A constraint that is a table of which token may follow which: the law of the text under it is known exactly."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from c2t.errors import InputError
+from c2t.grammars.constraint import Vocabulary
+from c2t.grammars.row_constraint import RowConstraint
+
+
+@cache
+def followers(vocabulary: int, seed: int) -> Tensor:
+    """(V + 1, V): which tokens may follow each token; the last row is of the text's beginning. A third of the tokens
+    have one follower, the others have half of all."""
+    random = torch.Generator().manual_seed(seed)
+    allowed = torch.rand(vocabulary + 1, vocabulary, generator=random) < 0.5
+    single = torch.rand(vocabulary + 1, generator=random) < 1 / 3
+    one = torch.nn.functional.one_hot(torch.randint(vocabulary, (vocabulary + 1,), generator=random), vocabulary)
+    allowed = torch.where(single[:, None], one.bool(), allowed)
+    allowed[:, 0] |= ~allowed.any(1)
+    return allowed
+
+
+@dataclass(frozen=True)
+class TableConstraint:
+    """dead_end: a token after which nothing may follow; -1 for the text's beginning."""
+
+    seed: int = 0
+    dead_end: int | None = None
+
+    def matcher(self, vocabulary: Vocabulary) -> "TableMatcher":
+        return TableMatcher(followers(vocabulary.size, self.seed), vocabulary.eos, self.dead_end)
+
+
+class TableMatcher:
+    """Refuses loudly what no matcher may be asked: a forbidden token, one that ends the text, too long a rollback."""
+
+    def __init__(self, allowed: Tensor, eos: frozenset[int], dead_end: int | None):
+        self.allowed, self.eos, self.dead_end, self.text = allowed, eos, dead_end, []
+
+    def consume(self, token: int) -> None:
+        assert self._following()[token], f"{token} may not follow {self.text}"
+        assert token not in self.eos, "the end of the text"
+        self.text.append(token)
+
+    def rollback(self, count: int) -> None:
+        assert 0 < count <= len(self.text)
+        del self.text[-count:]
+
+    def fill(self, mask: np.ndarray) -> None:
+        bits = np.zeros(32 * len(mask), np.uint8)
+        bits[: self.allowed.shape[1]] = self._following().numpy()
+        mask[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def forced(self) -> list[int]:
+        tokens: list[int] = []
+        for _ in range(6):
+            following = self._following(*tokens[-1:])
+            if int(following.sum()) != 1:
+                break
+            tokens.append(int(following.int().argmax()))
+        return tokens
+
+    def _following(self, *last: int) -> Tensor:
+        token = last[0] if last else self.text[-1] if self.text else -1
+        if self.dead_end is not None and token == self.dead_end:
+            return torch.zeros_like(self.allowed[token])
+        return self.allowed[token]
+
+
+class GivesUp(TableMatcher):
+    """Fails for good once it has stood at `dead_end`, as a library does that ran out of its budget."""
+
+    broken = False
+
+    def fill(self, mask: np.ndarray) -> None:
+        self.broken = self.broken or self.text[-1:] == [self.dead_end]
+        if self.broken:
+            raise InputError("the constraint is too complex to go on")
+        super().fill(mask)
+
+
+def rows_of(count: int, vocabulary: int, seed: int = 0, eos: frozenset[int] = frozenset()) -> list[RowConstraint]:
+    """Constraints at the beginnings of so many texts."""
+    return [RowConstraint.of(TableConstraint(seed), Vocabulary(None, vocabulary, eos)) for _ in range(count)]
+
+
+def follows(tokens: list[int], vocabulary: int, seed: int = 0) -> bool:
+    """Whether a text follows `TableConstraint(seed)`."""
+    return all(followers(vocabulary, seed)[before, token] for before, token in zip([-1, *tokens], tokens, strict=False))
