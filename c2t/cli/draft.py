@@ -11,7 +11,7 @@ import typer
 from c2t.classifier import TreeClassifier
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
-from c2t.cli.help import Command, Group
+from c2t.cli.help import Command, CommandGroup
 from c2t.errors import InputError
 from c2t.models.drafts.uniform import LOOKUP
 from c2t.models.loading.load import Pair, load_pair
@@ -24,7 +24,7 @@ from c2t.storage import paths
 from c2t.study import autotune as tuning
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Train a draft head for a model of your own: c2t draft train.",

@@ -18,7 +18,7 @@ class Command(TyperCommand):
         _write(formatter, _options(self, ctx))
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands whose help lists them by their groups, each with the first paragraph of its own help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from c2t import __version__
-from c2t.cli.help import Group
+from c2t.cli.help import CommandGroup
 
 HELP = """Lossless tree speculative decoding: C2T and the constructions of four other papers.
 
@@ -61,7 +61,7 @@ def main(
 
 def overview() -> typer.Typer:
     """Return a command line that knows its commands by name only."""
-    listed = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode=None, help=HELP)
+    listed = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode=None, help=HELP)
     listed.callback()(main)
     for panel, commands in LISTED.items():
         for name, summary in commands.items():
