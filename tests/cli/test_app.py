@@ -220,7 +220,8 @@ def test_graphs_write_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_sampled_text_says_its_seed_and_verbose_says_the_costs(at_home: Path) -> None:
-    few = ["a number", "-n", "8", "--temperature", "0.9", "--top-k", "40", "--top-p", "0.95", "--json", "-"]
+    few = ["a number", "-n", "8", "--temperature", "0.9", "--top-k", "40", "--top-p", "0.95", "--threads", "1"]
+    few += ["--json", "-"]
     said = c2t("generate", *few, "--verbose")
     cost, more = said.stderr.splitlines()
     *text, line = said.stdout.splitlines()
@@ -481,7 +482,11 @@ def test_what_is_listed_is_what_is_registered() -> None:
         assert summary_of(policy).endswith(".")
         assert ", ".join(settings_of(policy)) in flat
     said, flat = good("drafts"), " ".join(good("drafts").split())
-    for name, kind in [*DRAFTS.items(), *ENDINGS.items()]:
+    kinds = [(name, kind, kind.load) for name, kind in DRAFTS.items()]
+    kinds += [(name, ending, ending.wrap) for name, ending in ENDINGS.items()]
+    for name, kind, by in kinds:
+        if not by.__module__.startswith("c2t."):
+            continue  # an example of a page, which another test has run
         assert f"  {name}" in said
         assert kind.summary.endswith(".")
         assert kind.summary in flat
