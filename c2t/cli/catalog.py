@@ -3,6 +3,7 @@
 import shutil
 import textwrap
 from collections.abc import Iterable
+from typing import Any
 
 from c2t.cli import terminal
 from c2t.models.loading.names import ENDINGS, TAPS
@@ -47,7 +48,7 @@ def drafts() -> None:
     )
 
 
-def _kind(policy: type) -> str:
+def _kind(policy: Any) -> str:
     return "wrapper" if policy in INNER else policy.proposal
 
 

@@ -23,7 +23,7 @@ class CommandGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands."""
-        commands = [(command.rich_help_panel, name, command.help) for name, command in self.commands.items()]
+        commands = [(_panel(command), name, command.help) for name, command in self.commands.items()]
         summaries = [(group or "Commands", name, text.partition("\n\n")[0]) for group, name, text in commands]
         _write(formatter, _options(self, ctx))
         _write(formatter, summaries, COMMAND)
@@ -42,8 +42,12 @@ def _options(command: Any, ctx: Any) -> list[tuple[str, str, str]]:
         kind = "" if option.param_type_name == "argument" else TYPES.get(kind, kind)
         names = " ".join([*names, kind]).strip()
         text = re.sub(r"  \[(default: )?\(?(.*?)\)?\]$", r" [\1\2]", text)  # Typer puts words in parentheses, too
-        options.append((option.rich_help_panel or OWN, names, text))
+        options.append((_panel(option) or OWN, names, text))
     return options
+
+
+def _panel(part: Any) -> str | None:
+    return part.rich_help_panel
 
 
 def _write(formatter: Any, entries: list[tuple[str, str, str]], left: int = LEFT) -> None:

@@ -54,18 +54,17 @@ def encode_one(pair: Pair, prompt: Prompt, chat: bool = True, system: str | None
 
 def _messages(prompt: Prompt, system: str | None) -> list[Message]:
     """Return a text or a conversation as messages, after the system turn; InputError for what is no conversation."""
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
-    elif not any(isinstance(turn, Mapping) for turn in prompt):
+    turns: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    if not any(isinstance(turn, Mapping) for turn in turns):
         raise InputError("system is for texts and messages: token ids are used unchanged")
-    for turn in prompt:
+    for turn in turns:
         check_kind("a message", turn, Mapping, 'a mapping, such as {"role": "user", "content": "Hello"}')
         role = turn.get("role")
         if not isinstance(role, str) or role not in ROLES:
             raise InputError(f"a message's role = {short_repr(role)} must be one of {', '.join(ROLES)}")
         check_kind(f"the content of a message by {role}", turn.get("content"), str, "a text")
     if system is None:
-        return list(prompt)
-    if any(turn["role"] == "system" for turn in prompt):
+        return turns
+    if any(turn["role"] == "system" for turn in turns):
         raise InputError("system: the messages have a system turn already; leave one out")
-    return [{"role": "system", "content": system}, *prompt]
+    return [{"role": "system", "content": system}, *turns]
