@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from c2t.costs.policy_text import policy_for
+from c2t.costs.statistics import Statistics, counts_of
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
 from c2t.grammars.constraint import Constraint
@@ -23,6 +25,7 @@ from c2t.models.loading.load import Pair
 from c2t.protocols import Policy, Session
 from c2t.sampling import Sampling, check_sequence
 from c2t.verification.compatibility import check_compatible, check_constraint, check_rule
+from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.verification.target_verifier import TargetVerifier
 
@@ -40,7 +43,10 @@ class Request:
     """One prompt to continue, and its new tokens so far.
 
     tokens: the new tokens, cut at the end of the text. finish: None while it waits or runs, then "stop" (an EOS token),
-    "length" (max_new_tokens), "cancelled", or "failed" (see `error`).
+    "length" (max_new_tokens), "cancelled", or "failed" (see `error`). statistics: counts of its rounds.
+
+    logprobs, prompt_logprobs: of each new token and of each of the prompt, where `top` and `prompt_top` say with how
+    many most probable tokens; else None.
     """
 
     prompt: list[int]
@@ -49,23 +55,31 @@ class Request:
     sequence: int
     eos: frozenset[int]
     constraint: Constraint | None = None
+    top: int | None = None
+    prompt_top: int | None = None
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
     finish: str | None = None
     error: Exception | None = None
     reported: int = 0  # tokens that steps have returned
+    statistics: Statistics = field(default_factory=partial(Statistics, prompts=1))
 
-    def add(self, tokens: list[int]) -> None:
+    def add(self, tokens: list[int], logprobs: Sequence[TokenLogprob] = ()) -> None:
         """Append the tokens of a round, cut at the end of the text, and set `finish` there."""
-        self.tokens = cut(self.tokens + tokens, self.max_new_tokens, self.eos)
-        if self.tokens[-1] in self.eos:
+        text = cut(self.tokens + tokens, self.max_new_tokens, self.eos)
+        if self.top is not None:
+            self.logprobs = [*(self.logprobs or []), *logprobs][: len(text)]
+        self.tokens = text  # last, because another thread may read both
+        if text and text[-1] in self.eos:
             self.finish = "stop"
         elif len(self.tokens) == self.max_new_tokens:
             self.finish = "length"
 
 
 class Update(NamedTuple):
-    """The tokens that one step has added to a request; empty only if it failed. finish: as in `Request`, but never
-    "cancelled"."""
+    """The tokens that one step has added to a request; empty only if it failed, or wants none. finish: as in `Request`,
+    but never "cancelled"."""
 
     request: Request
     tokens: list[int]
@@ -145,21 +159,30 @@ class BatchDecoder:
         sequence: int = 0,
         eos: frozenset[int] | None = None,
         constraint: Constraint | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
     ) -> Request:
         """Put a request in the queue and return it; the next step admits it, if there is room.
 
         prompt: token ids. sequence: number of its random stream. eos: tokens that end the text, by default the
         target's, which also end a text with a constraint. constraint: what the text must follow; it is compiled here.
 
-        Raises InputError for an empty prompt, ids outside the vocabulary, a max_new_tokens below 1, or a request longer
-        than the target's positions. Raises Refused for a request that exceeds max_tokens, and Full for a full queue.
+        logprobs: with how many most probable tokens, 0 to 20, the new tokens' log-probabilities are wanted
+        (`Request.logprobs`). prompt_logprobs: the same for the prompt, which needs no new tokens.
+
+        Raises InputError for an empty prompt, ids outside the vocabulary, a max_new_tokens below 1 (0 with
+        prompt_logprobs), or a request longer than the target's positions. Raises Refused for a request that exceeds
+        max_tokens, and Full for a full queue.
         """
         target = self.pair.target
         ids = checked_ids(prompt, target.config.vocab_size)
-        check_new_tokens(max_new_tokens)
+        check_logprobs("logprobs", logprobs)
+        check_logprobs("prompt_logprobs", prompt_logprobs)
+        check_new_tokens(max_new_tokens, least=1 if prompt_logprobs is None else 0)
         check_length(len(ids), max_new_tokens, target.max_positions, "the prompt")
         check_sequence(sequence)
         check_kind("sampling", sampling, Sampling, "settings, such as Sampling(temperature=0.7)")
+        sampling.check_vocabulary(target.config.vocab_size)
         if eos is not None:
             check_kind("eos", eos, Set, "a set of token ids")
             for token in eos:
@@ -169,7 +192,7 @@ class BatchDecoder:
             check_constraint(self.policy, constraint)
             RowConstraint.of(constraint, self.pair.vocabulary)  # raises InputError before the request is queued
             ends |= target.eos
-        request = Request(ids, max_new_tokens, sampling, sequence, ends, constraint)
+        request = Request(ids, max_new_tokens, sampling, sequence, ends, constraint, logprobs, prompt_logprobs)
         needed = self._needed(request)
         if needed > self.max_tokens:
             parts = f"{len(ids)} tokens + {max_new_tokens} new ones + {self.policy.levels} of a tree"
@@ -322,8 +345,13 @@ class BatchDecoder:
             sequences=[request.sequence for request in arrived],
             rule=self.rule,
             constraints=[self._row_constraint(request) for request in arrived],
+            generated=[len(request.tokens) for request in arrived],
+            logprobs=[request.top for request in arrived],
+            prompt_logprobs=[None if request.prompt_logprobs else request.prompt_top for request in arrived],
         )
         step, committed = verifier.prefill()
+        for request, logprobs in zip(arrived, step.extra.get("prompt_logprobs", ()), strict=False):
+            request.prompt_logprobs = logprobs or request.prompt_logprobs
         draft = open_session(self.pair.draft, self.policy, self.max_rows, verifier)
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
 
@@ -337,10 +365,13 @@ class BatchDecoder:
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:
         """Add each row's tokens to its request; return the rows whose texts have not ended."""
+        for request, counts in zip(running.requests, counts_of(step), strict=False):  # none of the prefill
+            request.statistics.add(counts)
+        logprobs = step.extra.get("logprobs", [()] * len(running.requests))
         with self._lock:
-            for request, (_, tokens) in zip(running.requests, step.by_row(), strict=True):
+            for request, (_, tokens), values in zip(running.requests, step.by_row(), logprobs, strict=True):
                 if request.finish is None:
-                    request.add(tokens)
+                    request.add(tokens, values)
         return self._retain(running, running.verifier.unfinished(step))
 
     def _retain(self, running: Running, rows: list[int]) -> Running | None:

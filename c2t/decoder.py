@@ -1,11 +1,12 @@
 """The decoder for use in Python code: a pair, a policy, and `generate`."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ from c2t.policies.spec import label_of
 from c2t.protocols import Policy
 from c2t.sampling import Sampling, new_seed
 from c2t.verification.compatibility import check_compatible, check_constraint
+from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens
 from c2t.verification.prompts import Prompt, Prompts, encode, encode_one
 from c2t.verification.target_verifier import generate
@@ -44,13 +46,14 @@ class Output:
     """Result of one call of `SpeculativeDecoder.generate`, one entry a prompt.
 
     sequences: new token ids. texts: the same, decoded, up to a stop string. statistics: per prompt. seed: of the random
-    numbers; given again, it gives the same texts.
+    numbers; given again, it gives the same texts. logprobs: of each new token, if `generate` was asked for them.
     """
 
     sequences: list[list[int]]
     texts: list[str]
     statistics: list[Statistics]
     seed: int = 0
+    logprobs: list[list[TokenLogprob]] | None = None
 
     def __repr__(self) -> str:
         text = self.texts[0] if self.texts else ""
@@ -171,11 +174,16 @@ class SpeculativeDecoder:
         stop: str | Sequence[str] = (),
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
         seed: int | None = None,
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
         constraint: Constraint | Sequence[Constraint | None] | None = None,
+        logprobs: int | None = None,
         watch: Callable[[Step], None] = lambda step: None,
     ) -> Output:
         """Answer or continue one prompt or several, in one batch.
@@ -189,6 +197,9 @@ class SpeculativeDecoder:
         with an EOS token, after `max_new_tokens`, or with the token that completes a `stop` string, of which the text
         shows nothing. seed: None takes a new one for each call, which the Output has. sequences: numbers of the random
         streams (default 0, 1, ...).
+
+        For the settings from top_k to logit_bias see `Sampling`. logprobs: with how many most probable tokens, 0 to 20,
+        the Output has the log-probability of each new token by the target itself, before those settings.
 
         rule: how policies that sample their candidates are verified, "residual" (the default) or "target-only" (see
         `c2t.verify`). Both keep the target's law; under target-only, which is the rule of all others, the same seed
@@ -211,9 +222,18 @@ class SpeculativeDecoder:
                 raise InputError(f"prompt {number}: {total} exceed the limit of {self.graph_tokens} (graph_tokens)")
         constraints = self._constraints(constraint, len(ids))
         sampling = self._sampling(
-            seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
+            seed,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=logit_bias,
         )
-        trace, stopped = Trace(len(ids)), set()
+        check_logprobs("logprobs", logprobs)
+        trace, stopped, scores = Trace(len(ids)), set(), [[] for _ in ids]
         rows = constraints or [None] * len(ids)
         texts = [StoppableText(self.pair.tokenizer, stop, self._hidden(row)) for row in rows]
         shown = [""] * len(ids)
@@ -226,9 +246,12 @@ class SpeculativeDecoder:
             sequences=sequences,
             rule=rule,
             constraints=constraints,
+            logprobs=logprobs,
             stopped=stopped,
         ):
             trace.add(step)
+            for row, values in zip(step.rows.tolist(), step.extra.get("logprobs", ()), strict=False):
+                scores[row] += values
             for number in step.rows.tolist() if stop else ():
                 text = texts[number]
                 shown[number] += text.add(cut(trace.tokens[number], max_new_tokens, self.eos)[text.tokens :])
@@ -241,7 +264,8 @@ class SpeculativeDecoder:
         else:
             tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
             shown = [self._text(new, row) for new, row in zip(tokens, rows, strict=True)]
-        return Output(tokens, shown, trace.statistics, sampling.seed)
+        scores = [values[: len(new)] for values, new in zip(scores, tokens, strict=True)]
+        return Output(tokens, shown, trace.statistics, sampling.seed, None if logprobs is None else scores)
 
     def stream(
         self,
@@ -254,7 +278,11 @@ class SpeculativeDecoder:
         stop: str | Sequence[str] = (),
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
         seed: int | None = None,
         rule: str | None = None,
         max_rows: int = 16,
@@ -274,8 +302,17 @@ class SpeculativeDecoder:
         check_new_tokens(max_new_tokens)
         stop = checked_stops(stop)
         sampling = self._sampling(
-            seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
+            seed,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=logit_bias,
         )
+        sampling.check_vocabulary(self.pair.target.config.vocab_size)
         batch = BatchDecoder(
             self.pair, self.policy, max_rows=max_rows, max_tokens=max_tokens, max_waiting=max_rows, rule=rule
         )

@@ -1,4 +1,4 @@
-"""From logits to the next token: processors in the order of Hugging Face generate, then the Gumbel-max trick.
+"""From logits to the next token: bias, penalties, temperature and filters, then the Gumbel-max trick.
 
 The sample at absolute position i of sequence s depends only on (seed, s, i) and on the distribution. So the same seed
 gives the same text with every tree and with plain decoding, at any batch size, live or replayed.
@@ -9,15 +9,18 @@ probability is at least (1 - d) / (1 + d) at a total variation distance of d. Se
 no such bound: a rounding error in one token's probability shifts the intervals of all tokens after it.
 """
 
+import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.errors import InputError, check_number, check_whole, whole
+from c2t.errors import InputError, check_kind, check_number, check_whole, short_repr, whole
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax
 from c2t.kernels.noise import Noise
@@ -26,13 +29,45 @@ VERSION = 3  # of sampled texts and their trees: it rises when the same seed giv
 CACHED, ON_DEVICE = 2**16, 2**25  # logits that get noise together: those that fit a core's cache; 256 MB on a GPU
 SEEDS = 2**32  # that `new_seed` chooses from: short enough to be typed
 LEAST = 1e-4  # smallest temperature and penalty, 1 / LEAST the largest: outside, logits overflow or round to ties
+PENALTY, BIAS = 2.0, 100.0  # largest penalty of a count, and largest bias, as OpenAI's API has them
+BIASES = 1024  # biased tokens at most
+
+
+class TokenCounts(NamedTuple):
+    """How often each token occurs in B texts, for penalties; None where no penalty reads it.
+
+    text: in the prompt and the new tokens. generated: in the new tokens alone.
+    """
+
+    text: Int[Tensor, "B V"] | None
+    generated: Int[Tensor, "B V"] | None
+
+    def plus(self, tokens: Int[Tensor, "B m"], real: Bool[Tensor, "B m"]) -> "TokenCounts":
+        """Return the counts with these further new tokens, of which only the real ones count."""
+        tokens, ones = torch.where(real, tokens, 0), real.int()
+        return TokenCounts(*(None if count is None else count.scatter_add(1, tokens, ones) for count in self))
+
+    def select(self, rows: Int[Tensor, " b"]) -> "TokenCounts":
+        """Return the counts of these rows."""
+        return TokenCounts(*(None if count is None else count[rows] for count in self))
+
+    def join(self, other: "TokenCounts") -> "TokenCounts":
+        """Return the counts with the rows of others, which the same penalties read, appended."""
+        pairs = zip(self, other, strict=True)
+        return TokenCounts(*(None if count is None else torch.cat([count, further]) for count, further in pairs))
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings of the target. temperature 0 is greedy; top_k 0, top_p 1 and repetition_penalty 1 are off.
+    """Sampling settings of the target. temperature 0 is greedy.
 
-    Raises InputError for values out of range.
+    Off are top_k 0, top_p 1, min_p 0, repetition_penalty 1, and a frequency or presence penalty of 0.
+
+    min_p: least probability, relative to that of the most probable token. repetition_penalty: of the tokens of prompt
+    and text. frequency_penalty, presence_penalty: subtracted from the logit of a generated token, for each time and
+    once. logit_bias: token ids -> what is added to their logits, -100 to 100.
+
+    Penalties and bias apply at temperature 0 too. Raises InputError for values out of range.
     """
 
     temperature: float = 0.0
@@ -40,10 +75,14 @@ class Sampling:
     top_p: float = 1.0
     repetition_penalty: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()  # stored as pairs in the order of their ids
 
     def __post_init__(self):
         whole(self, "top_k", "seed")
-        for name in ("temperature", "top_p", "repetition_penalty"):
+        for name in ("temperature", "top_p", "repetition_penalty", "min_p", "frequency_penalty", "presence_penalty"):
             check_number(name, getattr(self, name))
         bounds = f"at least {LEAST:g}, at most {1 / LEAST:g}"
         if self.temperature != 0 and not LEAST <= self.temperature <= 1 / LEAST:
@@ -54,30 +93,82 @@ class Sampling:
             raise InputError(f"top_p = {self.top_p}: must be in (0, 1]; 1 is off")
         if not LEAST <= self.repetition_penalty <= 1 / LEAST:
             raise InputError(f"repetition_penalty = {self.repetition_penalty}: must be {bounds}; 1 is off")
+        if not 0 <= self.min_p <= 1:
+            raise InputError(f"min_p = {self.min_p}: must be in [0, 1]; 0 is off")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not -PENALTY <= getattr(self, name) <= PENALTY:
+                raise InputError(f"{name} = {getattr(self, name)}: must be from -{PENALTY:g} to {PENALTY:g}; 0 is off")
+        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
 
     @property
     def filters(self) -> bool:
-        """True if top-k or top-p is on."""
-        return bool(self.top_k) or self.top_p < 1
+        """True if min-p, top-k or top-p is on."""
+        return bool(self.min_p or self.top_k) or self.top_p < 1
+
+    @property
+    def rescores(self) -> bool:
+        """True if a penalty or a bias changes logits, at any temperature."""
+        return bool(self.logit_bias) or self.counts_text or self.counts_generated
+
+    @property
+    def counts_text(self) -> bool:
+        """True if a penalty counts the tokens of prompt and text."""
+        return self.repetition_penalty != 1
+
+    @property
+    def counts_generated(self) -> bool:
+        """True if a penalty counts the generated tokens."""
+        return bool(self.frequency_penalty or self.presence_penalty)
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise InputError for a bias of a token outside a vocabulary of this size."""
+        largest = max(dict(self.logit_bias), default=-1)
+        if largest >= size:
+            raise InputError(f"logit_bias: token id {largest} is outside the vocabulary 0..{size - 1}")
 
     @property
     def version(self) -> int:
         """Version of the sampled texts and their trees: VERSION, or 1 for greedy ones."""
         return VERSION if self.temperature else 1
 
-    def process(self, logits: Float[Tensor, "B V"], seen: Bool[Tensor, "B V"] | None = None) -> Float[Tensor, "B V"]:
-        """Return the logits after repetition penalty, temperature, top-k and top-p; -inf for excluded tokens.
+    def count(
+        self,
+        tokens: Int[Tensor, "B P"],
+        lengths: Int[Tensor, " B"],
+        generated: Int[Tensor, " B"],
+        vocabulary: int,
+    ) -> TokenCounts | None:
+        """Return the counts that the penalties read of texts of lengths[r] tokens, of which the last generated[r] are
+        new ones; None without penalties."""
+        if not (self.counts_text or self.counts_generated):
+            return None
+        index, zeros = torch.arange(tokens.shape[1], device=tokens.device), tokens.new_zeros(len(tokens), vocabulary)
+        real, text, new = index < lengths[:, None], None, None
+        if self.counts_text:
+            text = zeros.int().scatter_add(1, tokens, real.int())
+        if self.counts_generated:
+            new = zeros.int().scatter_add(1, tokens, (real & (index >= (lengths - generated)[:, None])).int())
+        return TokenCounts(text, new)
 
-        seen: tokens that the repetition penalty applies to.
+    def process(self, logits: Float[Tensor, "B V"], counts: TokenCounts | None = None) -> Float[Tensor, "B V"]:
+        """Return the logits after bias, penalties, temperature, min-p, top-k and top-p, in the order of vLLM; -inf for
+        excluded tokens.
+
+        counts: of the text before; None if no penalty applies.
         """
         if logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()  # as generate does; half precision would round the results to ties
-        if seen is not None and self.repetition_penalty != 1:
-            penalised = torch.where(logits < 0, logits * self.repetition_penalty, logits / self.repetition_penalty)
-            logits = torch.where(seen, penalised, logits)
+        if self.logit_bias:
+            ids, biases = (torch.tensor(column, device=logits.device) for column in zip(*self.logit_bias, strict=True))
+            logits = logits.index_add(1, ids, biases.to(logits.dtype).expand(len(logits), -1))
+        if counts is not None:
+            logits = self._penalised(logits, counts)
         if self.temperature == 0:
             return logits
         logits = logits / self.temperature
+        if self.min_p:
+            least = logits.amax(-1, keepdim=True) + math.log(self.min_p)
+            logits = logits.masked_fill(logits < least, float("-inf"))
         if self.top_k:
             lowest = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < lowest, float("-inf"))
@@ -88,18 +179,28 @@ class Sampling:
             logits = logits.masked_fill(outside.scatter(1, order, outside), float("-inf"))
         return logits
 
+    def _penalised(self, logits: Float[Tensor, "B V"], counts: TokenCounts) -> Float[Tensor, "B V"]:
+        """Return the logits after the penalties."""
+        if counts.text is not None:
+            penalised = torch.where(logits < 0, logits * self.repetition_penalty, logits / self.repetition_penalty)
+            logits = torch.where(counts.text > 0, penalised, logits)
+        if counts.generated is not None:
+            times = counts.generated.to(logits.dtype)
+            logits = logits - self.frequency_penalty * times - self.presence_penalty * (times > 0)
+        return logits
+
     def sample(
         self,
         logits: Float[Tensor, "B V"],
         sequence: Int[Tensor, " B"],
         position: Int[Tensor, " B"],
-        seen: Bool[Tensor, "B V"] | None = None,
+        counts: TokenCounts | None = None,
     ) -> Int[Tensor, " B"]:
         """Sample the token at `position` of each `sequence`.
 
         It is the argmax of the logits, with Gumbel noise unless temperature is 0; the lowest id of equal ones.
         """
-        logits = self.process(logits, seen)
+        logits = self.process(logits, counts)
         if self.temperature == 0:
             return argmax(logits)
         key = stream_key(self.seed, sequence, position)
@@ -109,6 +210,23 @@ class Sampling:
 def new_seed() -> int:
     """Return a seed that nobody has chosen."""
     return secrets.randbelow(SEEDS)
+
+
+def _checked_bias(bias: Any) -> tuple[tuple[int, float], ...]:
+    """Return the biased tokens in the order of their ids, with their biases; those of 0 are left out."""
+    check_kind("logit_bias", bias, Mapping | tuple, "a mapping of token ids to biases, such as {42: -100.0}")
+    if len(bias) > BIASES:
+        raise InputError(f"logit_bias has {len(bias):,} tokens: at most {BIASES:,} can be biased")
+    try:
+        biases = dict(bias)
+    except (TypeError, ValueError):
+        raise InputError(f"logit_bias = {short_repr(bias)}: a mapping of token ids to biases is needed") from None
+    for token, value in biases.items():
+        check_whole("logit_bias: a token id", token, least=0)
+        check_number(f"logit_bias of token {token}", value)
+        if not -BIAS <= value <= BIAS:
+            raise InputError(f"logit_bias of token {token} = {value}: must be from -{BIAS:g} to {BIAS:g}")
+    return tuple(sorted((int(token), float(value)) for token, value in biases.items() if value))
 
 
 def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:

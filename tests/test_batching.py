@@ -23,7 +23,8 @@ from tests.marks import slow_except
 from tests.toys import PROMPTS, VOCABULARY, run, toy_classifier, toy_drafts, toy_target, toy_tokenizer
 
 NEW = 12  # most new tokens of a request
-SAMPLINGS = [Sampling(), Sampling(1.0, seed=4), Sampling(0.8, top_k=12, top_p=0.9, repetition_penalty=1.3)]
+COUNTED = {"repetition_penalty": 1.3, "frequency_penalty": 1.1, "presence_penalty": -0.3, "logit_bias": {7: 1.5}}
+SAMPLINGS = [Sampling(), Sampling(1.0, seed=4), Sampling(0.8, top_k=12, top_p=0.9, **COUNTED)]
 POLICIES = {
     "plain": Plain(),
     "eagle2": Eagle2(K=3, levels=3, N=8),

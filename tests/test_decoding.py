@@ -29,9 +29,11 @@ POLICIES = {
 SAMPLINGS = {
     "greedy": Sampling(),
     "greedy with penalty": Sampling(repetition_penalty=1.3),
+    "greedy with counts": Sampling(frequency_penalty=0.9, presence_penalty=0.3, logit_bias={7: -100.0, 30: 1.5}),
     "T=1": Sampling(temperature=1.0, seed=1),
     "T=0.4": Sampling(temperature=0.4, seed=-5),
     "all": Sampling(temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.2, seed=10**20),
+    "all with counts": Sampling(0.8, 20, 0.9, 1.2, 7, 0.01, -0.5, 0.6, {7: 2.0, 12: -1.0}),
 }
 DRAFTS = ["eagle", "same", "perturbed"]
 NEW = 16
@@ -63,6 +65,21 @@ def test_text_is_that_of_plain_decoding(draft: str, sampling: str, plain) -> Non
 def test_greedy_text_is_that_of_generate(penalty: float, plain) -> None:
     name = "greedy" if penalty == 1 else "greedy with penalty"
     assert plain[name] == [hugging_face(prompt, NEW, repetition_penalty=penalty) for prompt in PROMPTS]
+
+
+def test_greedy_text_with_counts_is_the_stock_models(plain) -> None:
+    """Token by token: bias, and penalties of what was written so far, but not of the prompt."""
+    sampling = SAMPLINGS["greedy with counts"]
+    for prompt, text in zip(PROMPTS, plain["greedy with counts"], strict=True):
+        for number, token in enumerate(text):
+            with torch.no_grad():
+                logits = toy_target().model(torch.tensor([prompt + text[:number]])).logits[0, -1]
+            for biased, value in sampling.logit_bias:
+                logits[biased] += value
+            for written in set(text[:number]):
+                logits[written] -= sampling.frequency_penalty * text[:number].count(written) + sampling.presence_penalty
+            assert int(logits.argmax()) == token
+    assert plain["greedy with counts"] != plain["greedy"]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

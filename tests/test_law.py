@@ -8,12 +8,13 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from c2t import decoding
 from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.policies import MCSD, Eagle2, SampledChain, SpecInfer
-from c2t.sampling import Sampling
+from c2t.sampling import Sampling, TokenCounts
 from c2t.tree import Tree
 from c2t.verification import target_verifier
 from c2t.verification.sampler import TargetSampler
@@ -34,16 +35,18 @@ def steps_of(policy, sampling: Sampling, rule: str | None = None) -> list[Step]:
     return list(generate(*models, policy, [PROMPT] * ROWS, max_new_tokens=4, sampling=sampling, rule=rule))
 
 
-def following(before: Tensor, last: Tensor, sampling: Sampling) -> Tensor:
+def following(before: Tensor, last: Tensor, sampling: Sampling, counts: TokenCounts | None = None) -> Tensor:
     """Exact probabilities of the token after each pair of tokens."""
-    return sampling.process(TARGET[before, last]).softmax(-1)
+    return sampling.process(TARGET[before, last], counts).softmax(-1)
 
 
 def law(sampling: Sampling, tokens: int) -> Tensor:
     """Exact probabilities of the first `tokens` new tokens, one axis each."""
     paths, probs = torch.tensor([PROMPT]), torch.ones(1, dtype=torch.float64)
     for _ in range(tokens):
-        probs = (probs[:, None] * following(paths[:, -2], paths[:, -1], sampling)).flatten()
+        occurs = one_hot(paths, VOCABULARY)
+        counts = TokenCounts(occurs.sum(1), occurs[:, len(PROMPT) :].sum(1))
+        probs = (probs[:, None] * following(paths[:, -2], paths[:, -1], sampling, counts)).flatten()
         new = torch.arange(VOCABULARY).repeat(len(paths))[:, None]
         paths = torch.cat([paths.repeat_interleave(VOCABULARY, 0), new], 1)
     return probs.reshape([VOCABULARY] * tokens)
@@ -106,6 +109,31 @@ def test_text_follows_the_targets_law(name: str, sampling: str, monkeypatch: pyt
         assert rule == "noise" or p_of_bonus(steps, chosen) > 1e-4
         accepted = torch.cat([step.accepted.length for step in steps[1:]]).double().mean()
         assert name == "plain" or accepted > 0.02  # or the law would say nothing about trees
+
+
+RESCORED = {
+    "min-p": Sampling(1.0, seed=5, min_p=0.2),
+    "bias": Sampling(1.0, seed=6, logit_bias={0: -100.0, 1: 2.0, 5: -1.0}),
+    "frequency": Sampling(0.8, seed=7, frequency_penalty=1.5),
+    "presence": Sampling(1.0, seed=8, presence_penalty=-1.5),
+    "all": Sampling(0.7, 6, 0.95, 1.2, 9, 0.02, 0.8, 0.4, {2: 1.5}),
+}
+
+
+@pytest.mark.parametrize("sampling", RESCORED)
+@pytest.mark.parametrize("name", slow_except(EXACT, "eagle2", "mcsd"))
+def test_text_follows_the_law_of_bias_penalties_and_min_p(name: str, sampling: str) -> None:
+    policy, chosen = for_rows(EVERY_POLICY[name].policy, ROWS), RESCORED[sampling]
+    for rule in ["target-only", "residual"] if name in SAMPLED else [None]:
+        assert p_of_texts(steps_of(policy, chosen, rule), chosen) > 1e-4
+
+
+@pytest.mark.parametrize(("name", "rule"), [("eagle2", None), ("mcsd", "residual")])
+def test_the_chi_square_catches_counts_without_the_path(name: str, rule: str | None, monkeypatch) -> None:
+    """Of nodes that know the text before the tree, and not the tokens between it and them."""
+    chosen = RESCORED["frequency"]
+    monkeypatch.setattr(TokenCounts, "plus", lambda self, *further: self)
+    assert p_of_texts(steps_of(EVERY_POLICY[name].policy, chosen, rule), chosen) < 1e-9
 
 
 @pytest.mark.parametrize("name", [name for name in EXACT if name not in SAMPLED])

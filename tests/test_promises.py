@@ -226,10 +226,10 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/hf/test_export.py::test_what_is_in_the_way_is_kept""",
     },
     "docs/serving.md": {
-        """`--max-rows` requests run together, `--max-waiting` wait; a further one gets status 429 with
+        """`--max-num-seqs` requests run together, `--max-waiting` wait; a further one gets status 429 with
         `Retry-After`.""": """
             tests/serving/test_app.py::test_too_many_at_once_are_told_to_come_again""",
-        "`--max-tokens` bounds memory: it is the sum of prompts and new tokens of all requests that run.": """
+        "`--max-total-tokens` bounds memory: it is the sum of prompts and new tokens of all requests that run.": """
             tests/test_batching.py::test_every_text_is_what_it_would_be_alone
             tests/test_batching.py::test_the_first_in_the_queue_holds_back_what_would_fit""",
         "A request that could never fit, there or in the target's positions, gets 400, with the numbers.": """
@@ -241,13 +241,13 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/cli/test_serve.py::test_without_options_it_serves_this_machine_alone
             tests/models/target/test_prefixes.py::test_memory_is_bounded_and_what_was_not_used_for_longest_goes""",
         """A prompt that begins like one of them has only the rest computed, with the same bits. Only models with
-        kernels on a CPU have this: elsewhere bits depend on what is computed at the same time.""": """
+        kernels on a CPU have this.""": """
             tests/models/target/test_prefixes.py::test_what_is_known_is_not_computed_and_all_bits_are_the_same
             tests/models/target/test_prefixes.py::test_rounds_behind_a_known_beginning_go_on_as_ever
             tests/models/target/test_prefixes.py::test_where_bits_depend_on_what_is_beside_nothing_is_kept
             tests/models/target/test_prefixes.py::test_requests_that_share_a_beginning_have_the_texts_that_they_have_alone
             tests/serving/test_app.py::test_a_prompt_that_begins_as_one_before_is_counted""",
-        "0 caches none. In Python: `pair.target.prefixes = Prefixes(bytes)` (`c2t.models.target.prefixes`).": """
+        "0 caches none.": """
             tests/models/target/test_prefixes.py::test_no_memory_keeps_none
             tests/serving/test_app.py::test_a_prompt_that_begins_as_one_before_is_counted""",
         "A client that goes away frees its row before the next round.": """
@@ -255,14 +255,23 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/serving/test_front.py::test_who_goes_away_frees_the_row_before_the_next_round""",
         "So does a client that reads nothing of its answer for a minute: it is cut off.": """
             tests/serving/test_server.py::test_a_client_that_reads_nothing_is_cut_off""",
-        """There are no more connections than the system's limit of open files leaves. The server raises that limit as
-        far as it can.""": """
+        "There are no more connections than the system's limit of open files leaves.": """
             tests/serving/test_server.py::test_connections_are_as_many_as_files_may_be_open""",
         """A prompt that by its characters alone has too many tokens is refused unread, where the tokenizer's kind
         allows it.""": """
             tests/serving/test_app.py::test_who_names_no_number_gets_the_room_that_is_left
             tests/serving/test_lengths.py::test_a_text_has_as_many_tokens_as_it_promises
             tests/serving/test_lengths.py::test_where_a_step_may_lose_characters_nothing_is_promised""",
+        """A grammar may have 64 KiB and 32 levels, and 10 seconds to be compiled. It is refused before the request
+        waits.""": """
+            tests/serving/test_structured.py::test_a_hostile_schema_is_one_clear_answer
+            tests/serving/test_structured.py::test_a_compilation_has_its_time""",
+        """With `--api-key`, or `C2T_API_KEY`, requests without the key get 401; `/health` and `/metrics` need
+        none.""": """
+            tests/serving/test_access.py::test_a_wrong_key_is_401_and_nothing_is_read
+            tests/cli/test_serve.py::test_old_names_of_options_are_taken_and_not_shown""",
+        "Pages of other origins may call the server where `--cors` names them.": """
+            tests/serving/test_access.py::test_only_pages_of_an_allowed_origin_may_call""",
         "Two prompts are read at a time.": """
             tests/serving/test_app.py::test_two_prompts_are_read_at_a_time""",
         "A request without `max_tokens` gets 16 new tokens, in a chat 1,024, or as many as there is room for.": """
@@ -308,7 +317,7 @@ EXPLANATIONS: dict[str, list[str]] = {
         "**The folder of compiled kernels**, `$C2T_CACHE/kernels`:",
         "Commands take the newest revision.",
         "Ray and torchrun open their own where you start them.",
-        """`c2t serve` (docs/serving.md) has no authentication and no encryption: with `--host` everybody who reaches
+        """`c2t serve` (docs/serving.md) has no encryption: with `--host` and without `--api-key` everybody who reaches
         the address can use it.""",
         """A message may contain the tokens that end a turn in the chat template; the target reads them as such.""",
         """What c2t cannot guarantee: a program that runs as the user, or as root, can read the key, exchange the
@@ -327,8 +336,8 @@ EXPLANATIONS: dict[str, list[str]] = {
     "docs/serving.md": [
         """Users of one server can tell from the time of a first token whether somebody's prompt began as theirs: where
         that matters, cache none.""",
-        "There is no authentication and no encryption.",
-        "For other machines put a proxy that has both in front, such as nginx.",
+        "There is no encryption.",
+        "For other machines put a proxy in front, such as nginx.",
     ],
 }
 

@@ -1,6 +1,7 @@
 """The target's choice: processors against Hugging Face's own, draws against their plain definition, and the hash."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from scipy import stats
 from transformers import (
     LogitsProcessorList,
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -17,10 +19,10 @@ from transformers import (
 
 from c2t.caches.ragged import SlotLogits
 from c2t.errors import InputError
-from c2t.sampling import Sampling, uniform
+from c2t.sampling import Sampling, TokenCounts, uniform
 from c2t.tree import Tree
 from c2t.verification.sampler import TargetSampler
-from tests.rounding import assert_equal
+from tests.rounding import assert_equal, assert_within, growth
 
 MASK, STEP = 2**64 - 1, 0x9E3779B97F4A7C15
 SETTINGS = [
@@ -32,16 +34,21 @@ SETTINGS = [
     Sampling(temperature=0.8, top_k=12, top_p=0.6, repetition_penalty=1.4),
     Sampling(temperature=0.8, repetition_penalty=0.7),
     Sampling(repetition_penalty=1.2),
+    Sampling(temperature=0.7, min_p=0.3),
+    Sampling(temperature=1.2, min_p=0.02, top_k=20, top_p=0.9),
+    Sampling(temperature=1.0, min_p=1.0),
 ]
 
 
 def as_hugging_face(sampling: Sampling) -> LogitsProcessorList:
-    """What `generate` builds, in its order."""
+    """What `generate` builds, in its order, but for min-p, which comes before top-k and top-p as in vLLM."""
     chain = LogitsProcessorList()
     if sampling.repetition_penalty != 1:
         chain.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
     if sampling.temperature:
         chain.append(TemperatureLogitsWarper(sampling.temperature))
+        if sampling.min_p:
+            chain.append(MinPLogitsWarper(sampling.min_p))
         if sampling.top_k:
             chain.append(TopKLogitsWarper(sampling.top_k))
         if sampling.top_p < 1:
@@ -49,8 +56,10 @@ def as_hugging_face(sampling: Sampling) -> LogitsProcessorList:
     return chain
 
 
-def seen_tokens(ids: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    return torch.zeros(len(ids), vocabulary, dtype=torch.bool).scatter(1, ids, True)
+def counts_of(sampling: Sampling, ids: torch.Tensor, new: int = 0) -> TokenCounts | None:
+    """The counts of texts of 50 tokens' vocabulary, of which the last `new` tokens were generated."""
+    every = torch.ones(len(ids), dtype=torch.long)
+    return sampling.count(ids, ids.shape[1] * every, new * every, 50)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -59,7 +68,7 @@ def test_processors_are_those_of_generate(sampling: Sampling, dtype: torch.dtype
     logits = torch.randn(6, 50, dtype=dtype) * 3
     ids = torch.randint(0, 50, (6, 20))
     expected = as_hugging_face(sampling)(ids, logits.clone())
-    assert_equal(sampling.process(logits, seen_tokens(ids, 50)), expected)
+    assert_equal(sampling.process(logits, counts_of(sampling, ids)), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -70,7 +79,67 @@ def test_half_precision_logits_are_processed_in_float32_as_generate_does(
     logits = (torch.randn(6, 50) * 3).to(dtype)
     ids = torch.randint(0, 50, (6, 20))
     expected = as_hugging_face(sampling)(ids, logits.float())
-    assert_equal(sampling.process(logits, seen_tokens(ids, 50)), expected)
+    assert_equal(sampling.process(logits, counts_of(sampling, ids)), expected)
+
+
+PENALISED = [
+    Sampling(frequency_penalty=1.25, presence_penalty=-0.5, logit_bias={3: -100.0, 7: 2.5}),
+    Sampling(0.7, repetition_penalty=1.3, seed=1, frequency_penalty=-2.0, presence_penalty=2.0, logit_bias={0: 100.0}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("sampling", PENALISED, ids=["greedy", "sampled"])
+def test_bias_and_penalties_are_those_of_vllm(sampling: Sampling, dtype: torch.dtype) -> None:
+    """Token by token, in Python's numbers: bias, repetition of prompt and text, then the counts of the text alone."""
+    logits = (torch.randn(6, 50) * 3).to(dtype)
+    ids = torch.randint(0, 12, (6, 20))
+    found = sampling.process(logits, counts_of(sampling, ids, new=15))
+    exact = logits.double()
+    bias = dict(sampling.logit_bias)
+    for row, text in enumerate(ids.tolist()):
+        for token in range(50):
+            value = exact[row, token].item() + bias.get(token, 0.0)
+            if token in text:
+                value = value * sampling.repetition_penalty if value < 0 else value / sampling.repetition_penalty
+            times = text[5:].count(token)
+            value -= sampling.frequency_penalty * times + sampling.presence_penalty * (times > 0)
+            exact[row, token] = value / (sampling.temperature or 1.0)
+    size = (logits.double().abs() + 100 + 2 * 15 + 2) / (sampling.temperature or 1.0)  # of each term at most
+    assert_within(found, exact, growth(8, found.dtype) * 2 * size)
+
+
+def test_counts_are_those_of_a_text_as_it_grows() -> None:
+    """With padding that does not count, of rows that leave and others that come."""
+    sampling = Sampling(repetition_penalty=1.5, frequency_penalty=1.0)
+    ids, lengths, new = torch.randint(0, 50, (4, 9)), torch.tensor([9, 4, 7, 1]), torch.tensor([0, 2, 7, 0])
+    texts = [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
+    starts = (lengths - new).tolist()
+    counts = sampling.count(ids, lengths, new, 50)
+    more, real = torch.randint(0, 50, (4, 3)), torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]).bool()
+    counts = counts.plus(torch.where(real, more, -1), real)
+    for row, text in enumerate(texts):
+        text += more[row][real[row]].tolist()
+    order = torch.tensor([3, 1, 0, 2])
+    counts = counts.select(order[:2]).join(counts.select(order[2:]))
+    for row, number in enumerate(order.tolist()):
+        text = texts[number]
+        assert counts.text[row].tolist() == [text.count(token) for token in range(50)]
+        assert counts.generated[row].tolist() == [text[starts[number] :].count(token) for token in range(50)]
+    assert Sampling(temperature=0.5, top_k=4).count(ids, lengths, new, 50) is None
+
+
+def test_a_bias_is_a_setting_like_any_other() -> None:
+    """However it is given, it can be compared, hashed and copied; zeros are none."""
+    given = {7: 2.0, 3: -1.0, 5: 0.0}
+    sampling = Sampling(1.0, logit_bias=given)
+    assert sampling == Sampling(1.0, logit_bias=((3, -1.0), (7, 2.0)))
+    assert len({sampling, Sampling(1.0, logit_bias=given), Sampling(1.0)}) == 2
+    assert replace(sampling, seed=3).logit_bias == sampling.logit_bias == ((3, -1.0), (7, 2.0))
+    assert Sampling(logit_bias={4: 0.0}) == Sampling()
+    sampling.check_vocabulary(8)
+    with pytest.raises(InputError, match=r"logit_bias: token id 7 is outside the vocabulary 0\.\.6"):
+        sampling.check_vocabulary(7)
 
 
 def splitmix(x: int) -> int:
@@ -188,12 +257,24 @@ def test_uniforms_are_the_stream_that_texts_were_made_with() -> None:
         {"top_p": 0.0},
         {"top_p": 1.1},
         {"repetition_penalty": 0.0},
+        *({"min_p": value} for value in (-0.1, 1.1, float("nan"), 1e9)),
+        *({name: value} for name in ("frequency_penalty", "presence_penalty") for value in (2.1, -1e9, float("nan"))),
+        {"logit_bias": {5: 101.0}},
+        {"logit_bias": {5: float("nan")}},
+        {"logit_bias": {5: float("inf")}},
+        {"logit_bias": {-1: 1.0}},
     ],
     ids=str,
 )
 def test_impossible_settings_are_refused_by_name(settings: dict) -> None:
     with pytest.raises(InputError, match=next(iter(settings))):
         Sampling(**settings)
+
+
+def test_a_bias_of_too_many_tokens_is_refused_before_it_is_read() -> None:
+    with pytest.raises(InputError, match="logit_bias has 1,000,000 tokens: at most 1,024 can be biased"):
+        Sampling(logit_bias=dict.fromkeys(range(10**6), math.nan))
+    assert len(Sampling(logit_bias=dict.fromkeys(range(1024), 1.0)).logit_bias) == 1024
 
 
 def test_rows_that_have_ended_are_not_drawn_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

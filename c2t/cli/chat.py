@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     seed: int | None = None
     rule: str | None = None
     stop: tuple[str, ...] = ()

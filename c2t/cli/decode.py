@@ -92,6 +92,7 @@ def generate(
     temperature: o.Temperature = 0.0,
     top_p: o.TopP = 1.0,
     top_k: o.TopK = 0,
+    min_p: o.MinP = 0.0,
     seed: o.NewSeed = None,
     stop: o.Stop = None,
     json_schema: o.JsonSchema = None,
@@ -118,7 +119,9 @@ def generate(
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         json = None
     constraint = _constraint(json_schema, regex, grammar)
-    how = ChatSettings(max_new_tokens, temperature, top_k, top_p, seed, rule, checked_stops(stop or ()), constraint)
+    how = ChatSettings(
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, rule, checked_stops(stop or ()), constraint
+    )
     if threads is not None:
         torch.set_num_threads(threads)
     pair = shared.load(models, tp)

@@ -203,6 +203,7 @@ SEED = "Seed of the random numbers."
 Seed = Annotated[int, _run(SEED)]
 NewSeed = Annotated[int | None, _run(SEED, show_default="a new one")]
 TopK = Annotated[int, _run("Sample the N most probable only; 0: all.", "--top-k")]
+MinP = Annotated[float, _run("Leave out tokens below P times the top one.", "--min-p")]
 TopP = Annotated[float, _run("Sample the most probable share only.", "--top-p")]
 System = Annotated[str | None, _run("Begin with this system turn.", metavar="TEXT")]
 Stop = Annotated[

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -54,6 +54,15 @@ class Totals(Counts):
     draft_forwards: int
 
 
+class RoundCounts(NamedTuple):
+    """Counts of one row of a round, see `Statistics`."""
+
+    verified: int
+    accepted: int
+    passes: int
+    capped: int
+
+
 @dataclass(repr=False)
 class Statistics(Counts):
     """Counts of one prompt's rounds, or of several prompts' together (`+`).
@@ -95,6 +104,13 @@ class Statistics(Counts):
     def draft_forwards(self) -> int:
         return sum(self.passes)
 
+    def add(self, counts: RoundCounts) -> None:
+        """Count a round of this prompt."""
+        self.verified.append(counts.verified)
+        self.accepted.append(counts.accepted)
+        self.passes.append(counts.passes)
+        self.capped += counts.capped
+
     def figures(self) -> dict[str, Any]:
         """See `Counts.figures`; with the number of new tokens."""
         return {"new_tokens": self.new_tokens, **super().figures()}
@@ -114,16 +130,8 @@ class Trace:
         new = step.by_row()
         for prompt, tokens in new:
             self.tokens[prompt] += tokens
-        if step.tree is None or step.accepted is None:
-            return
-        # In one piece: each look at a tensor waits for the device.
-        counts = torch.stack([step.tree.sizes, step.draft_passes, step.tree.capped], 1).tolist()
-        for (prompt, tokens), (verified, passes, capped) in zip(new, counts, strict=True):
-            statistics = self.statistics[prompt]
-            statistics.verified.append(verified)
-            statistics.accepted.append(len(tokens) - 1)
-            statistics.passes.append(passes)
-            statistics.capped += capped
+        for (prompt, _), counts in zip(new, counts_of(step), strict=False):
+            self.statistics[prompt].add(counts)
 
     def finish(self, ends: Sequence[int]) -> list[list[int]]:
         """Cut each prompt's tokens to its end and close the statistics; returns the texts."""
@@ -131,6 +139,15 @@ class Trace:
             statistics.new_tokens, statistics.cut = end, len(tokens) - end
             del tokens[end:]
         return self.tokens
+
+
+def counts_of(step: Step) -> list[RoundCounts]:
+    """Return the counts of each row of a round; none for the prefill, which is no round."""
+    if step.tree is None or step.accepted is None:
+        return []
+    # In one piece: each look at a tensor waits for the device.
+    columns = [step.tree.sizes, step.count - 1, step.draft_passes, step.tree.capped]
+    return [RoundCounts(*row) for row in torch.stack(columns, 1).tolist()]
 
 
 def total(statistics: Iterable[Statistics]) -> Statistics:

@@ -45,32 +45,45 @@ def device_name(device: torch.device) -> str:
 
 
 def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> RoundCosts:
-    """Return the costs of a budget over this policy: those in a file, else the stored ones, else measured now."""
+    """Return the costs of a budget over this policy: those in a file, else the stored ones, else measured now and, if
+    nothing else used the machine, stored."""
     if file is not None:
         return read_costs(Path(file))
     path = path_of(pair, policy)
     if path.exists():
         return read_costs(path, _key(pair, policy))
     prompts = [prompt for file in timing_prompts(pair.name) for prompt in read_prompts(file)]
-    return measure_and_store(pair, policy, prompts)
+    sys.stderr.write(
+        f"measuring the costs of rounds for {describe(policy, brief=True)}, which takes 10 seconds or more\n"
+    )
+    return measure_and_store(pair, policy, prompts, though_busy=False)
 
 
-def measure_and_store(pair: Pair, policy: Policy, prompts: Sequence[Prompt], repeats: int = REPEATS) -> RoundCosts:
-    """Measure the costs of a budget over this policy on some of the prompts, and store them."""
+def measure_and_store(
+    pair: Pair, policy: Policy, prompts: Sequence[Prompt], repeats: int = REPEATS, though_busy: bool = True
+) -> RoundCosts:
+    """Measure the costs of a budget over this policy on some of the prompts, and store them.
+
+    though_busy: store them also if others used the machine; they may be wrong then.
+    """
     Budget(policy, nodes=1)  # raises for an unsuitable policy before anything is measured
     start, worked = time.perf_counter(), time.process_time()
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in spread(prompts, SEEN)]
     costs = measure(pair, policy, sorted(ids, key=len)[:TEXTS], repeats)  # long ones would only take longer
+    seconds, worked = time.perf_counter() - start, time.process_time() - worked
+    line, busy = f"measured the costs of rounds in {seconds:.0f} s", worked < BUSY * seconds
+    again = f"run c2t tune --policies budget:of={describe(policy, brief=True)} when it is idle"
+    if busy and not though_busy:
+        sys.stderr.write(f"{line}, and did not store them, as others used the machine: {again}\n")
+        return costs
     path = path_of(pair, policy)
     entry = json.dumps({"key": _key(pair, policy), "costs": _as_json(costs)}, indent=1)
     try:
         write_text(path, entry + "\n")
     except OSError as error:
         raise InputError(f"cannot store costs in {path}: {error.strerror}; set $C2T_CACHE") from error
-    seconds, worked = time.perf_counter() - start, time.process_time() - worked
-    again = f"run c2t tune --policies budget:of={describe(policy, brief=True)} again when it is idle"
-    busy = f"; others used the machine: {again}" * (worked < BUSY * seconds)
-    sys.stderr.write(f"measured the costs of rounds in {seconds:.0f} s, and stored them in {path}{busy}\n")
+    warning = f"; others used the machine: {again}" * busy
+    sys.stderr.write(f"{line}, and stored them in {path}{warning}\n")
     return costs
 
 

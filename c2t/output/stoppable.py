@@ -49,14 +49,14 @@ class StoppableText:
         if ends:
             self.stopped, self.held = True, ""
             return text[: min(ends)]
-        waiting = max((_overlap(text, stop) for stop in self.stop), default=0)
+        waiting = max((overlap(text, stop) for stop in self.stop), default=0)
         self.held = text[len(text) - waiting :]
         return text[: len(text) - waiting]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of the text that is a beginning of the stop string."""
-    return next((n for n in range(min(len(text), len(stop)), 0, -1) if text.endswith(stop[:n])), 0)
+def overlap(text: str, beginning: str) -> int:
+    """Return the length of the longest end of a text that is a beginning of another one, such as a stop string."""
+    return next((n for n in range(min(len(text), len(beginning)), 0, -1) if text.endswith(beginning[:n])), 0)
 
 
 def checked_stops(stop: Any) -> tuple[str, ...]:

@@ -1,127 +1,113 @@
 """OpenAI's API over HTTP: completions and chat completions, whole or streamed, health and metrics."""
 
 import asyncio
-import json
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from c2t import __version__
 from c2t.batching import Full
 from c2t.decoder import SpeculativeDecoder
-from c2t.errors import InputError, plain
+from c2t.errors import plain
+from c2t.grammars.grammar import Grammar
+from c2t.grammars.tool_calls import CallReader
 from c2t.models.loading.chat_templates import dialogue
+from c2t.models.loading.load import Pair
 from c2t.output.stoppable import StoppableText
+from c2t.serving.access import LimitedBody
+from c2t.serving.answers import CHATS, COMPLETIONS, Choice, Form, Reply
 from c2t.serving.fields import ChatCompletion, Completion, Fields
 from c2t.serving.front import LOG, Answer, AsyncFront, Failed, ServerStopping
 from c2t.serving.lengths import Checked, characters_of_a_token
+from c2t.serving.logprobs import TokenBytes
 from c2t.serving.metrics import Metrics
+from c2t.serving.refusals import KINDS, RETRY_AFTER, Refusal, error_body, unsupported
+from c2t.serving.structured import Compiler
+from c2t.serving.tools import ToolPrompt, ToolUse
 
-BODY = 2**20  # bytes of a request's body
 COMPLETION = 16  # most new tokens of a completion by default: OpenAI's default
 CHAT = 1024  # most new tokens of a chat by default: OpenAI has no limit
 SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
-RETRY_AFTER = "1"  # seconds to wait before sending a request again that found the queue full
 
 
-class Refusal(InputError):
-    """A request that is not served. param: the field at fault; code: OpenAI's word for the reason."""
-
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400):
-        super().__init__(message)
-        self.param, self.code, self.status = param, code, status
-
-
-class Wording(NamedTuple):
-    """Names of one API's objects, and the content of their choices."""
-
-    prefix: str
-    whole: str
-    chunk: str
-    text: Callable[[str], dict[str, Any]]
-    piece: Callable[[str], dict[str, Any]]
-    first: tuple[dict[str, Any], ...]  # choices of a stream before any text
-    last: dict[str, Any]
-
-
-COMPLETIONS = Wording(
-    prefix="cmpl",
-    whole="text_completion",
-    chunk="text_completion",
-    text=lambda text: {"text": text},
-    piece=lambda text: {"text": text},
-    first=(),
-    last={"text": ""},
-)
-CHATS = Wording(
-    prefix="chatcmpl",
-    whole="chat.completion",
-    chunk="chat.completion.chunk",
-    text=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    piece=lambda text: {"delta": {"content": text}},
-    first=({"delta": {"role": "assistant", "content": ""}},),
-    last={"delta": {}},
-)
-
-
-def make_app(decoder: SpeculativeDecoder, front: AsyncFront, metrics: Metrics) -> FastAPI:
-    """Return the application that serves a decoder by its front."""
-    return _Api(decoder, front, metrics).app()
+def make_app(decoder: SpeculativeDecoder, front: AsyncFront, metrics: Metrics, name: str | None = None) -> FastAPI:
+    """Return the application that serves a decoder by its front. name: of the model, by default the pair's."""
+    return _Api(decoder, front, metrics, name or decoder.pair.name).app()
 
 
 class _Api:
-    def __init__(self, decoder: SpeculativeDecoder, front: AsyncFront, metrics: Metrics):
-        self.decoder, self.front, self.metrics = decoder, front, metrics
-        self.pair, self.name, self.since = decoder.pair, decoder.pair.name, int(time.time())
+    def __init__(self, decoder: SpeculativeDecoder, front: AsyncFront, metrics: Metrics, name: str):
+        self.decoder, self.front, self.metrics, self.name = decoder, front, metrics, name
+        self.pair, self.since = decoder.pair, int(time.time())
         self.room = min(self.pair.target.max_positions, front.decoder.max_tokens)  # no request may have more tokens
         self.per_token = characters_of_a_token(self.pair.tokenizer)  # most characters of a token
         self.encoding = CapacityLimiter(2)  # prompts tokenized in parallel: a long one takes a core for a second
+        self.tools = ToolPrompt(self.pair.tokenizer)
+        self.compiler = Compiler(decoder.policy, self.pair.vocabulary)
+        self.bytes_of = TokenBytes(self.pair.tokenizer)
+        self.special = special_texts(self.pair)  # which texts leave out, unless they are constrained
 
     def app(self) -> FastAPI:
         # Its pages of documentation would load scripts from elsewhere.
         app = FastAPI(title="c2t", version=__version__, docs_url=None, redoc_url=None, telemetry=SILENT)
-        app.add_middleware(_LimitedBody)
+        app.add_middleware(LimitedBody)
         app.post("/v1/completions", response_model=None)(self.complete)
         app.post("/v1/chat/completions", response_model=None)(self.chat)
         app.get("/v1/models", response_model=None)(self.models)
+        app.get("/v1/models/{name:path}", response_model=None)(self.model)
         app.get("/health", response_model=None)(self.health)
         app.get("/metrics", response_model=None)(self.show_metrics)
-        for kind in (RequestValidationError, HTTPException, InputError, Failed, ServerStopping):
+        for kind in KINDS:
             app.add_exception_handler(kind, self.problem)
         return app
 
     async def complete(self, fields: Completion, request: Request) -> Response:
-        """Continue a text, or token ids."""
+        """Continue texts, or token ids."""
         self.check(fields)
-        if isinstance(fields.prompt, str):
-            self.check_fits(fields.prompt)
-        [ids] = await to_thread.run_sync(self.decoder.encode, [fields.prompt], False, limiter=self.encoding)
-        return await self.answer(request, fields, ids, COMPLETION, COMPLETIONS)
+        prompts = fields.prompts()
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                self.check_fits(prompt)
+        self.check_count(len(prompts) * fields.choices)
+        constraint = await self.constraint(fields)
+        ids = await to_thread.run_sync(self.decoder.encode, prompts, False, limiter=self.encoding)
+        return await self.answer(request, fields, ids, constraint, COMPLETION, COMPLETIONS)
 
     async def chat(self, fields: ChatCompletion, request: Request) -> Response:
         """Answer a conversation."""
         self.check(fields)
         if not self.pair.template:
-            raise Refusal(f"the pair {self.name} has no chat template: use /v1/completions", "messages")
-        messages = [message.plain() for message in fields.messages]
-        tokenizer = Checked(self.pair.tokenizer, self.check_fits)  # of the text that the template makes
-        ids = await to_thread.run_sync(dialogue, tokenizer, self.pair.template, messages, limiter=self.encoding)
-        return await self.answer(request, fields, ids, CHAT, CHATS)
+            raise Refusal(f"{self.name} has no chat template: use /v1/completions", "messages")
+        self.check_count(fields.choices)
+        use = fields.tool_use()
+        constraint = await self.constraint(fields, use)
+        make_ids = partial(
+            dialogue,
+            Checked(self.pair.tokenizer, self.check_fits),  # of the text that the template makes
+            self.pair.template,
+            self.tools.messages([message.plain() for message in fields.messages], use),
+            tools=use.tools if use and self.tools.by_template else None,
+            opened=fields.opened,
+            continued=fields.continued,
+        )
+        ids = await to_thread.run_sync(make_ids, limiter=self.encoding)
+        return await self.answer(request, fields, [ids], constraint, CHAT, CHATS, calls=use is not None)
 
     async def models(self) -> dict[str, Any]:
         """List the one model."""
-        model = {"id": self.name, "object": "model", "created": self.since, "owned_by": "c2t"}
-        return {"object": "list", "data": [model]}
+        return {"object": "list", "data": [await self.model(self.name)]}
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """Describe the model."""
+        self.check_model(name)
+        described = {"id": self.name, "object": "model", "created": self.since, "owned_by": "c2t"}
+        return {**described, "root": self.pair.name, "max_model_len": self.room}
 
     async def health(self) -> JSONResponse:
         """Report whether requests are taken."""
@@ -134,11 +120,24 @@ class _Api:
 
     def check(self, fields: Fields) -> None:
         """Raise Refusal for another model and for fields that are not served."""
-        if fields.model != self.name:
-            message = f"the model {fields.model[:100]!r} does not exist here: this server has {self.name!r}"
-            raise Refusal(message, "model", "model_not_found", 404)
+        self.check_model(fields.model)
         for name in fields.refused():
-            raise Refusal(f"{name} is not served, and would change the text: leave it out", name, "unsupported_value")
+            raise unsupported(name)
+
+    def check_model(self, name: str) -> None:
+        """Raise Refusal for a model that is not served."""
+        if name != self.name:
+            message = f"the model {name[:100]!r} does not exist here: this server has {self.name!r}"
+            raise Refusal(message, "model", "model_not_found", 404)
+
+    def check_count(self, texts: int) -> None:
+        """Raise Refusal for more texts than may ever wait, and Full for more than there is room for now."""
+        decoder = self.front.decoder
+        if texts > decoder.max_waiting:
+            raise Refusal(f"{texts:,} texts in one request: at most {decoder.max_waiting:,} may wait", "n")
+        if decoder.waiting + texts > decoder.max_waiting:
+            waiting = f"{decoder.waiting:,} requests are waiting, the limit is {decoder.max_waiting:,}"
+            raise Full(f"{waiting}; try again later")
 
     def check_fits(self, text: str) -> None:
         """Raise Refusal for a text of so many characters that no request has room for its tokens."""
@@ -146,148 +145,90 @@ class _Api:
             least = -(-len(text) // self.per_token)
             raise Refusal(f"{len(text):,} characters are {least:,} tokens or more, the limit is {self.room:,}")
 
+    async def constraint(self, fields: Fields, use: ToolUse | None = None) -> Grammar | None:
+        """Return what the text must follow, compiled; None for a text that is free."""
+        field = fields.constraint()
+        if use and field:
+            raise Refusal(f"c2t serve does not support {field[0]} and tools together: leave one out", "tools")
+        if use:
+            field = "tools", partial(self.tools.grammar, use)
+        return await self.compiler.compiled(*field) if field else None
+
     async def answer(
-        self, request: Request, fields: Fields, ids: list[int], default: int, wording: Wording
+        self,
+        request: Request,
+        fields: Fields,
+        prompts: list[list[int]],
+        constraint: Grammar | None,
+        default: int,
+        form: Form,
+        calls: bool = False,
     ) -> JSONResponse | StreamingResponse:
-        """Submit the request and return its answer, or the stream of it."""
-        new = fields.new_tokens
-        if new is None:
-            new = max(1, min(default, self.front.decoder.room(len(ids))))
-        answer = self.front.generate(ids, new, fields.sampling())
-        self.metrics.prompt_tokens.inc(len(ids))
-        output = AnswerText(answer, StoppableText(self.pair.tokenizer, fields.stops()), len(ids))
-        shared = {"id": f"{wording.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.name}
+        """Submit the request and return its answer, or the stream of it. calls: the text may call tools."""
+        answers = self.submit(fields, [ids for ids in prompts for _ in range(fields.choices)], constraint, default)
+        choices = [
+            Choice(
+                index,
+                answer,
+                StoppableText(self.pair.tokenizer, fields.stops()),
+                CallReader(self.tools.frame) if calls else None,
+                self.special if constraint else {},
+                None if fields.logprobs_count is None else form.writer(self.bytes_of),
+                fields.echoed(index // fields.choices, prompts[index // fields.choices], self.pair.tokenizer),
+            )
+            for index, answer in enumerate(answers)
+        ]
+        reply = Reply(self.name, form, choices, sum(map(len, prompts)), self.decoder.policy.levels)
         if fields.stream:
-            events = self.stream(output, shared, wording, fields.with_usage)
+            events = reply.events(fields.with_usage)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        watching = asyncio.create_task(_close_when_gone(request, answer))
+        watching = asyncio.create_task(_close_when_gone(request, reply))
         try:
-            text = "".join([piece async for piece in output.pieces()])
+            return JSONResponse(await reply.whole())
         finally:
             watching.cancel()
-        choice = _choice(wording.text(text), output.finish)
-        return JSONResponse({**shared, "object": wording.whole, "choices": [choice], "usage": output.usage})
+            reply.close()
 
-    async def stream(
-        self, output: "AnswerText", shared: dict[str, Any], wording: Wording, with_usage: bool
-    ) -> AsyncIterator[str]:
-        """Yield the events of an answer: its pieces, why it ended, and its usage if `with_usage`."""
-        usage = {"usage": None} if with_usage else {}
-
-        def chunk(choices: list[dict[str, Any]], usage: dict[str, Any] = usage) -> str:
-            return _event({**shared, "object": wording.chunk, "choices": choices, **usage})
-
+    def submit(
+        self, fields: Fields, prompts: list[list[int]], constraint: Grammar | None, default: int
+    ) -> list[Answer]:
+        """Submit all texts of a request or, where one of them is refused, none. Each has a random stream of the seed,
+        by its number."""
+        sampling, answers = fields.sampling(self.pair.target.config.vocab_size), []
+        scores = {"logprobs": fields.logprobs_count, "prompt_logprobs": fields.prompt_logprobs_count}
         try:
-            for first in wording.first:
-                yield chunk([_choice(first)])
-            async for piece in output.pieces():
-                yield chunk([_choice(wording.piece(piece))])
-            yield chunk([_choice(wording.last, output.finish)])
-            if with_usage:
-                yield chunk([], {"usage": output.usage})
-        except (Failed, ServerStopping) as error:
-            yield _event(self.error_body(error)[1])
-            return
-        finally:
-            output.answer.close()
-        yield "data: [DONE]\n\n"
+            for ids in prompts:
+                new = fields.new_tokens
+                if new is None:
+                    new = max(1, min(default, self.front.decoder.room(len(ids))))
+                settings = {"sequence": len(answers), "constraint": constraint, **scores}
+                answers.append(self.front.generate(ids, new, sampling, **settings))
+        except BaseException:
+            for answer in answers:
+                answer.close("refused")
+            raise
+        self.metrics.prompt_tokens.inc(sum(map(len, prompts)))
+        return answers
 
     async def problem(self, request: Request, error: Exception) -> JSONResponse:
         """Return the answer to a request that is refused or lost, and log it in one line."""
-        status, body = self.error_body(error)
+        status, body = error_body(error)
         if not isinstance(error, (Failed, ServerStopping)):
             self.metrics.ended("full" if isinstance(error, Full) else "refused")
         LOG.warning("%d %s: %s", status, plain(request.url.path), body["error"]["message"])
         return JSONResponse(body, status, {"Retry-After": RETRY_AFTER} if status == 429 else None)
 
-    def error_body(self, error: Exception) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body of an error, in OpenAI's form."""
-        param, code, kind = getattr(error, "param", None), getattr(error, "code", None), "invalid_request_error"
-        match error:
-            case Full():
-                status, message, kind, code = 429, str(error), "rate_limit_error", "rate_limit_exceeded"
-            case RequestValidationError():
-                status, (message, param) = 400, _first(error)
-            case HTTPException():
-                status, message = error.status_code, str(error.detail)
-            case Failed() | ServerStopping():
-                status, message, kind = 500 if isinstance(error, Failed) else 503, str(error), "server_error"
-            case _:
-                status, message = getattr(error, "status", 400), str(error)
-        return status, {"error": {"message": plain(message), "type": kind, "param": param, "code": code}}
+
+def special_texts(pair: Pair) -> dict[int, str]:
+    """Return the texts of special tokens that decoding leaves out, by id; not of those that end a text."""
+    tokenizer = pair.tokenizer
+    added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    silent = (number for number in added if not tokenizer.decode([number], skip_special_tokens=True))
+    return {number: added[number] for number in silent if number not in pair.target.eos}
 
 
-class AnswerText(NamedTuple):
-    """An answer that becomes a text."""
-
-    answer: Answer
-    text: StoppableText
-    prompt_tokens: int
-
-    async def pieces(self) -> AsyncIterator[str]:
-        """Yield the text's parts as they are generated; a stop string ends the request."""
-        async for tokens in self.answer:
-            if piece := self.text.add(tokens):
-                yield piece
-            if self.text.stopped:
-                self.answer.close("stop")
-                return
-        if piece := self.text.end():
-            yield piece
-
-    @property
-    def finish(self) -> str | None:
-        """Why the text ended."""
-        return "stop" if self.text.stopped else self.answer.finish
-
-    @property
-    def usage(self) -> dict[str, int]:
-        """Tokens of the prompt and of the text."""
-        new = self.text.tokens
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": new, "total_tokens": self.prompt_tokens + new}
-
-
-class _LimitedBody:
-    """Refuse a body that is too long before all of it has arrived."""
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size = 0
-
-        async def limited() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > BODY:
-                raise HTTPException(413, f"the body has more than {BODY:,} bytes")
-            return message
-
-        await self.app(scope, limited, send)
-
-
-async def _close_when_gone(request: Request, answer: Answer) -> None:
+async def _close_when_gone(request: Request, reply: Reply) -> None:
     """End a request when its client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    answer.close()
-
-
-def _choice(what: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, **what, "logprobs": None, "finish_reason": finish}
-
-
-def _event(what: dict[str, Any]) -> str:
-    return f"data: {json.dumps(what)}\n\n"
-
-
-def _first(error: RequestValidationError) -> tuple[str, str | None]:
-    """Return the first error in a body, and its field."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}", None
-    field = [str(part) for part in first["loc"][1:]]
-    if not field:
-        return "the body must be a JSON object, sent as Content-Type: application/json", None
-    return f"{'.'.join(field)}: {first['msg']}", field[0]
+    reply.close()

@@ -1,48 +1,49 @@
 """The fields of OpenAI's requests: those that are served, and those that are refused because they would change the
 text."""
 
-import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
+from transformers import PreTrainedTokenizerBase
 
-from c2t.sampling import Sampling
+from c2t.serving.messages import Message
+from c2t.serving.settings import SamplingFields
+from c2t.serving.structured import Structured
+from c2t.serving.tools import ToolChoice, Tools, ToolUse, tool_use
+from c2t.verification.logprobs import MOST
 
 STOPS = 4  # stop strings at most, as OpenAI's API has it
-SEEDS = 2**63
+MOST_CHOICES = 128  # texts of one prompt, as OpenAI's API has it
 
 # Fields that change the text and that c2t does not serve -> the values with which they change nothing. Among them are
 # fields of other servers. All other fields are ignored.
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (0,),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
     "min_tokens": (0,),
     "stop_token_ids": ([],),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
+    "guided_whitespace_pattern": (),
     "modalities": (["text"],),
     "audio": (),
     "reasoning_effort": ("none",),
@@ -50,8 +51,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
+    "documents": ([],),
 }
 
 
@@ -61,15 +61,13 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool | None = None
 
 
-class Fields(BaseModel):
+class Fields(Structured, SamplingFields):
     """Fields of both kinds of requests. None stands for a field's default, as in OpenAI's API."""
 
     model_config = ConfigDict(extra="allow")
 
     model: StrictStr
-    temperature: StrictFloat | None = None
-    top_p: StrictFloat | None = None
-    seed: Annotated[StrictInt, Field(ge=-SEEDS, lt=SEEDS)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StrictStr | Annotated[list[StrictStr], Field(max_length=STOPS)] | None = None
     max_tokens: StrictInt | None = None
     stream: StrictBool | None = None
@@ -80,24 +78,34 @@ class Fields(BaseModel):
         given: Mapping[str, Any] = self.model_extra or {}
         return [name for name in given if name in REFUSED and not _neutral(given[name], REFUSED[name])]
 
-    def sampling(self) -> Sampling:
-        """Return the settings of the target's sampling, with a seed of its own for a request without one; InputError
-        for values out of range."""
-        return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            seed=secrets.randbelow(SEEDS) if self.seed is None else self.seed,
-        )
-
     def stops(self) -> list[str]:
         """Return the stop strings; an empty one stops nothing."""
         given = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return [stop for stop in given if stop]
 
     @property
+    def choices(self) -> int:
+        """Number of texts of each prompt."""
+        return self.n or 1
+
+    @property
     def new_tokens(self) -> int | None:
         """Most new tokens."""
         return self.max_tokens
+
+    @property
+    def logprobs_count(self) -> int | None:
+        """With how many most probable tokens log-probabilities are wanted; None if they are not."""
+        raise NotImplementedError
+
+    @property
+    def prompt_logprobs_count(self) -> int | None:
+        """The same for the prompt's tokens; 0 where only the prompt is wanted."""
+        return None
+
+    def echoed(self, number: int, ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+        """Return what an answer repeats of the prompt of this number, which has these ids."""
+        return ""
 
     @property
     def with_usage(self) -> bool:
@@ -106,28 +114,44 @@ class Fields(BaseModel):
 
 
 class Completion(Fields):
-    """A request to continue a text, or token ids."""
+    """A request to continue a text, or token ids, or several of either."""
 
-    prompt: StrictStr | list[StrictInt]
+    prompt: (
+        StrictStr
+        | list[StrictInt]
+        | Annotated[list[StrictStr], Field(min_length=1)]
+        | Annotated[list[list[StrictInt]], Field(min_length=1)]
+    )
+    echo: StrictBool | None = None
+    logprobs: Annotated[StrictInt, Field(ge=0, le=MOST)] | None = None
 
+    @property
+    def logprobs_count(self) -> int | None:
+        """See `Fields.logprobs_count`."""
+        return self.logprobs
 
-class TextPart(BaseModel):
-    """A part of a message that has several."""
+    @property
+    def prompt_logprobs_count(self) -> int | None:
+        """See `Fields.prompt_logprobs_count`."""
+        if not self.echo:
+            return None
+        return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs
 
-    type: Literal["text"]
-    text: StrictStr
+    def echoed(self, number: int, ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+        """See `Fields.echoed`."""
+        prompt = self.prompts()[number] if self.echo else ""
+        return prompt if isinstance(prompt, str) else tokenizer.decode(ids, skip_special_tokens=True)
 
+    @property
+    def asked(self) -> str:
+        """All texts of the prompts."""
+        return "\n".join(prompt for prompt in self.prompts() if isinstance(prompt, str))
 
-class Message(BaseModel):
-    """One message of a conversation."""
-
-    role: Literal["system", "user", "assistant"]
-    content: StrictStr | list[TextPart]
-
-    def plain(self) -> dict[str, str]:
-        """Return role and text, as chat templates take them."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": self.role, "content": content}
+    def prompts(self) -> list[str] | list[list[int]]:
+        """Return the prompts, also where there is only one."""
+        prompt: Any = self.prompt
+        several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+        return prompt if several else [prompt]
 
 
 class ChatCompletion(Fields):
@@ -135,6 +159,52 @@ class ChatCompletion(Fields):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: StrictInt | None = None
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: StrictBool | None = None
+    add_generation_prompt: StrictBool | None = None
+    continue_final_message: StrictBool | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=MOST)] | None = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _come_with_logprobs(cls, count: int | None, info: Any) -> int | None:
+        if count and not info.data.get("logprobs"):
+            raise ValueError("logprobs must then be true")
+        return count
+
+    @property
+    def logprobs_count(self) -> int | None:
+        """See `Fields.logprobs_count`."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @model_validator(mode="after")
+    def _ends_in_one_way(self) -> "ChatCompletion":
+        if self.continued and self.add_generation_prompt:
+            raise ValueError("continue_final_message: add_generation_prompt must then be false, or left out")
+        if self.continued and (self.messages[-1].role != "assistant" or not self.messages[-1].text):
+            raise ValueError("continue_final_message: the last message must be an assistant's, with a text to continue")
+        return self
+
+    @property
+    def asked(self) -> str:
+        """All that was said."""
+        return "\n".join(message.text for message in self.messages)
+
+    def tool_use(self) -> ToolUse | None:
+        """Return the tools that the answer may call, None for none; Refusal for a choice that is not there."""
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    @property
+    def continued(self) -> bool:
+        """True where the answer goes on with the last message."""
+        return bool(self.continue_final_message)
+
+    @property
+    def opened(self) -> bool:
+        """True where the template opens a new message for the answer."""
+        return not self.continued and self.add_generation_prompt is not False
 
     @property
     def new_tokens(self) -> int | None:

@@ -9,9 +9,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from c2t.batching import BatchDecoder, Request, Update
+from c2t.costs.statistics import Statistics
 from c2t.decoding import Step
 from c2t.errors import one_line, plain
+from c2t.grammars.constraint import Constraint
 from c2t.sampling import Sampling
+from c2t.verification.logprobs import TokenLogprob
 
 LOG = logging.getLogger("c2t.serving")
 
@@ -59,6 +62,9 @@ class AsyncFront:
         sampling: Sampling = Sampling(),
         sequence: int = 0,
         eos: frozenset[int] | None = None,
+        constraint: Constraint | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
     ) -> "Answer":
         """Submit a request and return its tokens to come; arguments and errors as of `BatchDecoder.submit`.
 
@@ -67,7 +73,8 @@ class AsyncFront:
         with self.changed:
             if self.deadline is not None:
                 raise ServerStopping("the server takes no more requests: send this one elsewhere or later")
-            request = self.decoder.submit(prompt, max_new_tokens, sampling, sequence, eos)
+            settings = sampling, sequence, eos, constraint, logprobs, prompt_logprobs
+            request = self.decoder.submit(prompt, max_new_tokens, *settings)
             client = self.clients[request] = _Client()
             self.changed.notify()
         return Answer(self, request, client)
@@ -212,6 +219,21 @@ class Answer:
             raise StopAsyncIteration
         self.finish = update.finish
         return update.tokens
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts of the rounds so far."""
+        return self._request.statistics
+
+    @property
+    def logprobs(self) -> list[TokenLogprob] | None:
+        """Log-probabilities of the new tokens, of all that were yielded at least; None if nobody asked for them."""
+        return self._request.logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprob] | None:
+        """Those of the prompt, once something was yielded; None if nobody asked for them."""
+        return self._request.prompt_logprobs
 
     def close(self, outcome: str = "cancelled") -> None:
         """End the request; outcome: "stop" for a text that the caller has ended, say at a stop string."""

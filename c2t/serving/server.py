@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -18,15 +18,18 @@ except ImportError:  # Windows has no such limits
     resource = None
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from c2t.batching import BatchDecoder
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError, one_line
+from c2t.serving.access import KeyRequired
 from c2t.serving.app import make_app
 from c2t.serving.connections import HALVES, Connection
 from c2t.serving.front import LOG, AsyncFront
 from c2t.serving.metrics import Metrics
+from c2t.serving.throughput import Throughput
 
 HERE = ("127.0.0.1", "::1", "localhost")  # addresses and names of this machine that no other machine reaches
 GRACE = 10.0  # seconds that running requests get when the server is stopped
@@ -37,20 +40,35 @@ OTHERS = 64  # connections beyond those of requests that run or wait: health, me
 class Server(uvicorn.Server):
     """An OpenAI-compatible server of one pair and policy.
 
-    listener: see `listen`. limits: those of `BatchDecoder`. `run` serves until SIGINT, SIGTERM or SIGHUP, or until
-    `stop`.
+    listener: see `listen`. limits: those of `BatchDecoder`. name: of the model, by default the pair's. key: what
+    clients must send as their API key. origins: of web pages that may call the server, "*" for all. `run` serves until
+    SIGINT, SIGTERM or SIGHUP, or until `stop`.
     """
 
-    def __init__(self, decoder: SpeculativeDecoder, listener: socket.socket, **limits: int):
+    def __init__(
+        self,
+        decoder: SpeculativeDecoder,
+        listener: socket.socket,
+        name: str | None = None,
+        key: str | None = None,
+        origins: Sequence[str] = (),
+        **limits: int,
+    ):
         self.socket = listener
         host, port, *_ = listener.getsockname()
         self.address, self.here = f"http://{f'[{host}]' if ':' in host else host}:{port}", host in HERE
-        metrics = Metrics()
-        self.front = AsyncFront(BatchDecoder(decoder.pair, decoder.policy, **limits), metrics)
-        metrics.watch(self.front)
-        app = make_app(decoder, self.front, metrics)
+        self.metrics = Metrics()
+        self.front = AsyncFront(BatchDecoder(decoder.pair, decoder.policy, **limits), self.metrics)
+        self.metrics.watch(self.front, name)
+        self.throughput = Throughput(self.metrics, self.front)
+        app = make_app(decoder, self.front, self.metrics, name)
+        if key is not None:
+            app.add_middleware(KeyRequired, key=key)
         if self.here:  # refuse a foreign name that resolves here, by which a web page would reach this machine
             app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*HERE, "[::1]"], www_redirect=False)
+        if origins:  # the outermost: a page may read refusals, too
+            allowed = {"allow_origins": origins, "allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
+            app.add_middleware(CORSMiddleware, **allowed, allow_private_network=True, expose_headers=("Retry-After",))
         config = uvicorn.Config(
             app,
             http=partial(Connection, {}),
@@ -78,6 +96,12 @@ class Server(uvicorn.Server):
         """End the server, from any thread: running requests get GRACE seconds, new ones are refused."""
         self.front.close(GRACE)
         self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """See uvicorn, which calls it ten times a second; also log the throughput."""
+        if line := self.throughput.line():
+            LOG.info(line)
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -131,10 +155,10 @@ def most_connections(wanted: int) -> int:
 
 
 def log_to_stderr() -> None:
-    """Write a line for each problem to stderr, with its time."""
+    """Write a line for each problem and the throughput to stderr, with its time."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
-    for logger in (LOG, logging.getLogger("uvicorn.error")):
+    for logger, least in ((LOG, logging.INFO), (logging.getLogger("uvicorn.error"), logging.WARNING)):
         logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(least)
         logger.propagate = False

@@ -22,7 +22,7 @@ class MixedSampler:
     """One `TargetSampler` for each different `Sampling`, over the rows of the batch that have it.
 
     samplers, rows: the samplers, and the rows of each in ascending order. order: each row's index in the concatenation
-    of `rows`.
+    of `rows`. generated: see `TargetSampler`.
     """
 
     def __init__(
@@ -32,14 +32,18 @@ class MixedSampler:
         tokens: Int[Tensor, "B P"],
         lengths: Int[Tensor, " B"],
         sequences: Sequence[int] | None = None,
+        generated: Sequence[int] | None = None,
     ):
+        generated = [0] * len(tokens) if generated is None else generated
         sequence, device = number(len(tokens), sequences, tokens.device).tolist(), tokens.device
         self.samplers: list[TargetSampler] = []
         self.rows: list[Int[Tensor, " b"]] = []
         for sampling in dict.fromkeys(samplings):
             rows = [row for row, setting in enumerate(samplings) if setting == sampling]
-            numbers = [sequence[row] for row in rows]
-            self.samplers.append(TargetSampler(sampling, vocabulary, tokens[rows], lengths[rows], numbers))
+            numbers, new = ([column[row] for row in rows] for column in (sequence, generated))
+            self.samplers.append(
+                TargetSampler(sampling, vocabulary, tokens[rows], lengths[rows], numbers, generated=new)
+            )
             self.rows.append(torch.tensor(rows, device=device))
         self._sort()
 

@@ -20,9 +20,9 @@ def checked_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
     return [int(value) for value in values]
 
 
-def check_new_tokens(count: int) -> None:
-    """Raise InputError unless max_new_tokens is a whole number of at least 1."""
-    check_whole("max_new_tokens", count, least=1)
+def check_new_tokens(count: int, least: int = 1) -> None:
+    """Raise InputError unless max_new_tokens is a whole number that is large enough."""
+    check_whole("max_new_tokens", count, least=least)
 
 
 def check_length(prompt: int, new: int, limit: int, what: str) -> None:

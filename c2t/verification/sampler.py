@@ -17,7 +17,7 @@ from c2t.kernels.argmax import argmax, argmax_at
 from c2t.kernels.masks import MaskAfter
 from c2t.kernels.noise import Noise
 from c2t.models.target.target import check_finite, check_logits
-from c2t.sampling import ON_DEVICE, Sampling, check_sequence, noise_at, stream_key, uniform
+from c2t.sampling import ON_DEVICE, Sampling, TokenCounts, check_sequence, noise_at, stream_key, uniform
 from c2t.tree import Tree
 from c2t.verify import Accepted, residual, target_only
 
@@ -47,8 +47,9 @@ DRAFT = -1  # the draft's number in `stream_key`: its samples are independent of
 class TargetSampler:
     """Samples the target's next tokens, with one random stream per row.
 
-    seen: tokens of the committed text without the root, for the repetition penalty; None without one. processors:
-    applied to the logits before the sampling settings.
+    counts: of the committed text without the root; None without penalties. processors: applied to the logits before the
+    sampling settings. generated: how many of each text's last tokens were generated, by default none. Raises InputError
+    for a bias of a token outside the vocabulary.
     """
 
     def __init__(
@@ -59,15 +60,13 @@ class TargetSampler:
         lengths: Int[Tensor, " B"],
         sequences: Sequence[int] | None = None,
         processors: Processors | None = None,
+        generated: Sequence[int] | None = None,
     ):
+        sampling.check_vocabulary(vocabulary)
         self.sampling, self.processors = sampling, processors
         self.sequence = number(len(tokens), sequences, tokens.device)
-        self.seen: Bool[Tensor, "B V"] | None = None
-        if sampling.repetition_penalty != 1:
-            # Padding counts as the row's first token, which is in the text anyway.
-            real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-            self.seen = torch.zeros(len(tokens), vocabulary, dtype=torch.bool, device=tokens.device)
-            self.observe(torch.where(real, tokens, tokens[:, :1]))
+        new = torch.tensor([0] * len(tokens) if generated is None else generated, device=tokens.device)
+        self.counts = sampling.count(tokens, lengths, new, vocabulary)
 
     def sample(
         self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"], constraints: Constraints | None = None
@@ -77,18 +76,18 @@ class TargetSampler:
             logits = self._processed(logits, self.sequence, lambda row: self.sequence[:0])
         if constraints:
             logits = constraints.masked(logits, range(len(logits)), [()] * len(logits))
-        return self.sample_at(logits, self.sequence, position, self.seen)
+        return self.sample_at(logits, self.sequence, position, self.counts)
 
     def sample_at(
         self,
         logits: Float[Tensor, "b V"],
         sequence: Int[Tensor, " b"],
         position: Int[Tensor, " b"],
-        seen: Bool[Tensor, "b V"] | None,
+        counts: TokenCounts | None,
     ) -> Int[Tensor, " b"]:
         """Sample the tokens at `position` of these random streams; InputError for logits of NaN or infinity."""
         check_logits(logits, "target")
-        return self.sampling.sample(logits, sequence, position, seen)
+        return self.sampling.sample(logits, sequence, position, counts)
 
     def accept(
         self,
@@ -98,12 +97,12 @@ class TargetSampler:
         rule: str,
         constraints: Constraints | None = None,
     ) -> Accepted:
-        """Return the accepted paths of verified trees, and add their tokens to `seen`. root: the positions of the
-        roots. constraints: of these rows.
+        """Return the accepted paths of verified trees, and count their tokens. root: the positions of the roots.
+        constraints: of these rows.
 
         At temperature 0 both rules are the greedy one.
         """
-        if self.processors is None and self.seen is None:
+        if self.processors is None and not self.sampling.rescores:
             mask_after = constraints.required if constraints else None
             if self.sampling.temperature == 0 and (not constraints or walk.serves(logits.values)):
                 return accept_greedily(tree, logits, mask_after)
@@ -131,18 +130,15 @@ class TargetSampler:
         def position(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
             return root[rows] + tree.depth[rows, slots] + 2
 
-        def seen(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Bool[Tensor, "b V"] | None:
-            """Return the tokens seen after these slots: those of the text and of the path from the root."""
-            if self.seen is None:
-                return None
-            path, tokens = ancestors()[rows, slots], tree.token[rows]
-            return self.seen[rows].scatter(1, torch.where(path, tokens, tokens[:, :1]), True)
+        def counts(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> TokenCounts | None:
+            """Return the counts after these slots: of the text and the path from the root."""
+            return self.counts and self.counts.select(rows).plus(tree.token[rows], ancestors()[rows, slots])
 
         def choose(rows: Int[Tensor, " b"], slots: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-            return self.sample_at(read(rows, slots), self.sequence[rows], position(rows, slots), seen(rows, slots))
+            return self.sample_at(read(rows, slots), self.sequence[rows], position(rows, slots), counts(rows, slots))
 
         def probs(slots: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-            processed = self.sampling.process(read(every_row, slots), seen(every_row, slots))
+            processed = self.sampling.process(read(every_row, slots), counts(every_row, slots))
             check_logits(processed, "target")
             return processed.double().softmax(-1)
 
@@ -153,7 +149,7 @@ class TargetSampler:
             accepted = target_only(tree, choose)
         else:
             accepted = residual(tree, probs, uniforms)
-        self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # after its end a path is padded by the root
+        self.observe(tree.token.gather(1, accepted.slots.clamp(min=0)), accepted.slots >= 0)
         return accepted
 
     def _sampled(self, tree: Tree, logits: Float[Tensor, "S V"], root: Int[Tensor, " B"]) -> Int[Tensor, " S"]:
@@ -178,10 +174,9 @@ class TargetSampler:
         temperature = self.sampling.temperature * (self.processors.temperature if self.processors else 1)
         return noise_at(root, temperature, self.sampling.seed, self.sequence)
 
-    def observe(self, tokens: Int[Tensor, "B m"]) -> None:
-        """Add these tokens to `seen`."""
-        if self.seen is not None:
-            self.seen = self.seen.scatter(1, tokens, True)
+    def observe(self, tokens: Int[Tensor, "B m"], real: Bool[Tensor, "B m"]) -> None:
+        """Count the real ones of these new tokens."""
+        self.counts = self.counts and self.counts.plus(tokens, real)
 
     def fork(self) -> "TargetSampler":
         """Return a copy for tokens that will be rolled back. It has no processors that read texts, which cannot be."""
@@ -192,13 +187,13 @@ class TargetSampler:
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
         self.sequence = self.sequence[rows]
-        self.seen = None if self.seen is None else self.seen[rows]
+        self.counts = self.counts and self.counts.select(rows)
 
     def join(self, other: "TargetSampler") -> None:
         """Append the rows of another sampler with the same settings."""
         assert self.processors is None, "processors hold the texts of one batch only"
         self.sequence = torch.cat([self.sequence, other.sequence])
-        self.seen = None if self.seen is None else torch.cat([self.seen, other.seen])
+        self.counts = self.counts and self.counts.join(other.counts)
 
     def _processed(self, logits: Float[Tensor, "b V"], sequence: Int[Tensor, " b"], path: Path) -> Float[Tensor, "b V"]:
         """Return the logits after the caller's processors; InputError if they exclude every token."""

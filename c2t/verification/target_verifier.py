@@ -19,6 +19,7 @@ from c2t.protocols import Policy, Root
 from c2t.sampling import Sampling
 from c2t.tree import Tree
 from c2t.verification.compatibility import check_rule
+from c2t.verification.logprobs import of_path, of_prompt
 from c2t.verification.mixed_sampler import MixedSampler
 from c2t.verification.sampler import Processors, TargetSampler
 from c2t.verify import Accepted
@@ -60,10 +61,14 @@ class TargetVerifier:
     processors: applied to the target's logits. constraints: of the rows, None for a row without one. keep_logits: each
     Verdict has the target's logits (B, n, V) of every slot as "logits". stopped: numbers of prompts whose texts the
     caller has ended, read after each Step. judge: a policy's own rule, which its session may set; None: that of the
-    sampler.
+    sampler. generated: how many of each prompt's last tokens were generated, which penalties count; by default none.
 
-    max_new_tokens, eos and sampling may be lists with an entry per prompt. Rows can `join` a verifier only if both have
-    a list of samplings.
+    logprobs: with how many most probable tokens each Step has the new tokens' log-probabilities, as "logprobs": a list
+    for each row (`c2t.verification.logprobs`). prompt_logprobs: the same for the prompts' tokens, in the prefill's
+    Step. None: no such list, or an empty one.
+
+    max_new_tokens, eos, sampling and both numbers of log-probabilities may be lists with an entry per prompt. Rows can
+    `join` a verifier only if both have a list of samplings.
     """
 
     live = True
@@ -83,11 +88,15 @@ class TargetVerifier:
         constraints: Sequence[RowConstraint | None] | None = None,
         keep_logits: bool = False,
         stopped: Container[int] = (),
+        generated: Sequence[int] | None = None,
+        logprobs: int | list[int | None] | None = None,
+        prompt_logprobs: int | list[int | None] | None = None,
     ):
         self.rule, self.keep_logits, self.stopped = check_rule(policy, rule), keep_logits, stopped
         self.policy, self.sampled = policy, policy.proposal == "sampled"
         count = len(prompts)
         self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
+        self.logprobs, self.prompt_logprobs = of_each(logprobs, count), of_each(prompt_logprobs, count)
         self.session = target.session()
         self.prompts, self.lengths = pad(prompts, target.device)
         vocabulary = target.config.vocab_size
@@ -95,10 +104,10 @@ class TargetVerifier:
         self.sampler: TargetSampler | MixedSampler
         self.fixed = isinstance(sampling, Sampling)  # True if no row can join later
         if isinstance(sampling, Sampling):
-            self.sampler = TargetSampler(sampling, vocabulary, *texts, processors)
+            self.sampler = TargetSampler(sampling, vocabulary, *texts, processors, generated)
         else:
             assert processors is None, "rows with settings of their own have no processors"
-            self.sampler = MixedSampler(sampling, vocabulary, *texts)
+            self.sampler = MixedSampler(sampling, vocabulary, *texts, generated)
         unconstrained = None if self.fixed else Constraints([None] * count)  # rows with constraints may join
         self.constraints = unconstrained if constraints is None else Constraints(constraints)
         self.judge: Rule | None = None
@@ -112,10 +121,19 @@ class TargetVerifier:
 
     def prefill(self) -> tuple[Step, Committed]:
         """Run the prompts and sample the first roots."""
-        verified = self.session.prefill(self.prompts, self.lengths)
+        whole = [row for row, count in enumerate(self.prompt_logprobs) if count is not None]
+        verified = self.session.prefill(self.prompts, self.lengths, *([whole] if whole else []))
         self.token = self.sampler.sample(verified.logits.values, self.lengths, self.constraints)
         tokens = append(self.prompts, self.token, self.lengths)
-        return first_step(self.rows, self.lengths, self.token), Committed(tokens, verified.features, self.lengths)
+        extra = self._logprobs(verified.logits, torch.zeros_like(self.token[:, None]), self.token[:, None])
+        if whole:
+            extra["prompt_logprobs"] = [[] for _ in self.rows]
+        for row in whole:
+            text = self.prompts[row, : self.lengths[row]]
+            states = verified.hidden[row, : len(text)]
+            extra["prompt_logprobs"][row] = of_prompt(self.session, text, states, self.prompt_logprobs[row])
+        step = first_step(self.rows, self.lengths, self.token)._replace(extra=extra)
+        return step, Committed(tokens, verified.features, self.lengths)
 
     def root(self) -> Root:
         """Return the roots of the next round's trees."""
@@ -151,7 +169,9 @@ class TargetVerifier:
         committed = Committed.along(tree, verified.features, accepted)
         self.session.commit(accepted.slots, committed.count)
         self.token = accepted.bonus  # the target's next token is the new root
-        extra = {"logits": verified.logits.padded()} if self.keep_logits else {}
+        extra = self._logprobs(verified.logits, accepted.slots, committed.tokens[:, 1:])
+        if self.keep_logits:
+            extra["logits"] = verified.logits.padded()
         return Verdict(self.rows, position, accepted, committed, extra)
 
     def fork(self, session: TargetSession) -> "TargetVerifier":
@@ -165,6 +185,7 @@ class TargetVerifier:
             self.constraints.look_ahead()
         fork.session, fork.sampler = session, self.sampler.fork()
         fork.emitted, fork.keep_logits = list(self.emitted), False
+        fork.logprobs = [None] * len(self.logprobs)
         return fork
 
     def roll_back(self, lengths: Int[Tensor, " B"]) -> None:
@@ -188,7 +209,7 @@ class TargetVerifier:
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
         self.rows, self.token = self.rows[rows], self.token[rows]
-        for column in ("max_new_tokens", "eos", "emitted"):
+        for column in ("max_new_tokens", "eos", "emitted", "logprobs"):
             values = getattr(self, column)
             setattr(self, column, [values[row] for row in rows.tolist()])
         for state in (self.session, self.sampler, self.constraints, self.judge):
@@ -203,9 +224,16 @@ class TargetVerifier:
         self.rows, self.token = torch.cat([self.rows, other.rows]), torch.cat([self.token, other.token])
         self.max_new_tokens = self.max_new_tokens + other.max_new_tokens  # not in place: the lists are the caller's
         self.eos, self.emitted = self.eos + other.eos, self.emitted + other.emitted
+        self.logprobs = self.logprobs + other.logprobs
         self.session.join(other.session)
         self.sampler.join(other.sampler)
         self.constraints.join(other.constraints)
+
+    def _logprobs(self, logits: SlotLogits, slots: Int[Tensor, "B m"], tokens: Int[Tensor, "B m"]) -> dict[str, Any]:
+        """Return the new tokens' log-probabilities for a Step; nothing if no row asks for them."""
+        if all(count is None for count in self.logprobs):
+            return {}
+        return {"logprobs": of_path(logits, slots, tokens, self.logprobs)}
 
 
 def generate(
@@ -222,6 +250,7 @@ def generate(
     constraints: Sequence[RowConstraint | None] | None = None,
     record: Sequence[str] = (),
     stopped: Container[int] = (),
+    logprobs: int | None = None,
 ) -> Iterator[Step]:
     """Decode prompts with the target as verifier; see `TargetVerifier` and `decode` for the arguments.
 
@@ -239,6 +268,7 @@ def generate(
         constraints=constraints,
         keep_logits="logits" in record,
         stopped=stopped,
+        logprobs=logprobs,
     )
     return decode(verifier, drafter, policy, [name for name in record if name != "logits"])
 

@@ -49,7 +49,7 @@ MIB = 2**20
 MALFORMED: tuple[tuple[bytes, int], ...] = (
     (b'{"model": ', 400),
     (b'{"model": "no-such-model", "prompt": "a"}', 404),
-    (b'{"model": "MODEL", "prompt": "a", "n": 2}', 400),
+    (b'{"model": "MODEL", "prompt": "a", "suffix": "b"}', 400),
     (b'{"model": "MODEL", "prompt": "a", "max_tokens": 1000000}', 400),
     (b'{"model": "MODEL", "prompt": "' + b"a" * MIB + b'"}', 413),
 )
@@ -142,7 +142,7 @@ def texts_alone(pair: Pair, requests: Sequence[Planned]) -> Iterator[str]:
 @contextmanager
 def serving(pair: str, draft: str, policy: str, max_rows: int) -> Iterator[tuple[str, int]]:
     """Run a server in a process of its own; yield its address and its number, and fail if its log has a traceback."""
-    command = [sys.executable, *f"-m c2t serve --port 0 --max-rows {max_rows}".split()]
+    command = [sys.executable, *f"-m c2t serve --port 0 --max-num-seqs {max_rows}".split()]
     command += ["--pair", pair, "--draft", draft, "--policy", policy]
     with tempfile.TemporaryFile("w+") as log:
         running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)

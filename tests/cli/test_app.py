@@ -450,6 +450,7 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         ("generate --pair llama2-7b --system x", "the template takes user, assistant.*its own system text"),
         ("generate --top-p 0", "top_p = 0.0: must be in"),
         ("generate --top-k -1", "top_k = -1: must be 0"),
+        ("generate --min-p 2", "min_p = 2.0: must be in"),
         ("generate --temperature 1e-38", "temperature = 1e-38: must be 0"),
         ("train tiny tiny --overwrite", "a harvest is given twice"),
         ("train tiny --seed 99999999999999999999999", "99999999999999999999999 must be below 9223372036854775808"),

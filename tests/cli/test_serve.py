@@ -43,7 +43,10 @@ def test_the_default_policy_is_a_budget_where_costs_can_be_measured(
     [
         (["--host", "256.0.0.1"], "cannot serve on 256.0.0.1, port 8000: "),
         (["--port", "65536"], "65535"),
-        (["--max-rows", "0"], "--max-rows"),
+        (["--max-num-seqs", "0"], "--max-num-seqs"),
+        (["--max-rows", "0"], "--max-rows"),  # its old name
+        (["--api-key", ""], "--api-key"),
+        (["--cors", "evil.example"], "'evil.example' is no origin: give one as http://localhost:3000, or *"),
         (["--prefix-memory", "-1"], "--prefix-memory"),
         (["--max-waiting", "0"], "--max-waiting"),  # every request waits for the next round
         (["--policy", "tree", "--port", "0"], "no policy is called 'tree'"),
@@ -63,6 +66,13 @@ def test_without_options_it_serves_this_machine_alone() -> None:
     assert (options["host"], options["prefix_memory"]) == ("127.0.0.1", 256)
 
 
+def test_old_names_of_options_are_taken_and_not_shown() -> None:
+    options = {option.name: option for option in get_command(app).commands["serve"].params}
+    assert [name for name, option in options.items() if option.hidden] == ["max_rows", "max_tokens"]
+    assert (options["max_num_seqs"].default, options["max_total_tokens"].default) == (16, 16384)
+    assert options["api_key"].envvar == "C2T_API_KEY"
+
+
 def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -76,7 +86,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_serves_until_a_signal_which_lets_running_requests_end(home: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "c2t", *SIMPLE, "--port", "0", "--host", EVERYWHERE]
+    command = [sys.executable, "-m", "c2t", *SIMPLE, "--port", "0", "--host", EVERYWHERE, "--max-rows", "1"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "C2T_HOME": str(home)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -85,7 +95,7 @@ def test_serves_until_a_signal_which_lets_running_requests_end(home: Path, numbe
             line = running.stdout.readline()
             assert line.endswith("serves tiny with chain:length=3; Ctrl-C ends it\n")
             address = line.split()[0].replace(EVERYWHERE, "127.0.0.1") + "/completions"
-            assert httpx.post(address, json={**REQUEST, "n": 2}).status_code == 400
+            assert httpx.post(address, json={**REQUEST, "suffix": "x"}).status_code == 400
             asked = {**REQUEST, "max_tokens": 300, "stream": True}
             with httpx.stream("POST", address, json=asked, timeout=60) as answer:  # a busy machine is slow
                 lines = answer.iter_lines()
@@ -100,6 +110,6 @@ def test_serves_until_a_signal_which_lets_running_requests_end(home: Path, numbe
     assert loaded == "tiny is loaded; preparing chain:length=3"
     assert packs == "a first text, which compiles and packs what is not yet"
     assert warned == f"{EVERYWHERE}: anyone who reaches this address can use it, without a password"
-    assert refused.endswith(" 400 /v1/completions: n is not served, and would change the text: leave it out")
+    assert refused.endswith(" 400 /v1/completions: c2t serve does not support suffix: leave it out")
     assert stopping.endswith("stopping: running requests (1) get 10 s to end; Ctrl-C again ends them now")
     assert stopped == f"c2t: stopped by {number.name}: the server is down, and no request is left"

@@ -187,7 +187,9 @@ def test_costs_of_an_older_format_are_measured_anew(small_pair: Pair, monkeypatc
     monkeypatch.undo()
     monkeypatch.setenv("C2T_CACHE", str(path.parent))
     prompts: list[Prompt] = []
-    monkeypatch.setattr(store, "measure_and_store", lambda pair, policy, given: prompts.extend(given) or toy_costs(2))
+    monkeypatch.setattr(
+        store, "measure_and_store", lambda pair, policy, given, **_: prompts.extend(given) or toy_costs(2)
+    )
     costs_of(small_pair, POLICY)
     assert len(prompts) > 16, "of the default pair, as this one brings none"
 
@@ -227,14 +229,27 @@ def test_the_decoder_takes_a_budget(small_pair: Pair, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("worked", "busy"), [(9.0, False), (7.0, True)])
-def test_a_busy_machine_is_told(
-    small_pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, worked: float, busy: bool
+def test_costs_of_a_busy_machine_are_not_stored(
+    small_pair: Pair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    worked: float,
+    busy: bool,
 ) -> None:
-    """Costs that were measured on it may call large trees cheap."""
+    """They may call large trees cheap."""
     clocks = SimpleNamespace(
         perf_counter=itertools.cycle([0.0, 10.0]).__next__, process_time=itertools.cycle([0.0, worked]).__next__
     )
     monkeypatch.setattr(store, "time", clocks)
     monkeypatch.setattr(store, "measure", lambda *_: toy_costs(2))
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path))
+    monkeypatch.setattr(store, "timing_prompts", lambda _: [])
+    costs_of(small_pair, POLICY)
+    begun, line = capsys.readouterr().err.splitlines()
+    assert begun.startswith("measuring the costs of rounds for eagle2")
+    assert ("run c2t tune --policies budget:of=eagle2" in line) == busy
+    assert path_of(small_pair, POLICY).exists() != busy, "those of a busy machine are used once"
     measure_and_store(small_pair, POLICY, [Prompt(0, "", ["a"], "f")])
     assert ("run c2t tune --policies budget:of=eagle2" in capsys.readouterr().err) == busy
+    assert path_of(small_pair, POLICY).exists(), "who asks for it gets them"

@@ -80,6 +80,19 @@ def test_text_is_plain_decodings_and_replay_is_the_live_run(name: str, draft: st
         )
 
 
+COUNTED = {
+    "greedy": Sampling(frequency_penalty=0.9, presence_penalty=0.3, logit_bias={7: -100.0, 30: 1.5}),
+    "sampled": Sampling(0.8, 20, 0.95, 1.1, 3, 0.01, 0.7, -0.4, {7: 2.0}),
+}
+
+
+@pytest.mark.parametrize("sampling", COUNTED)
+@pytest.mark.parametrize("name", slow_except(EXACT, "c2t", "dyspec"))
+def test_text_is_plain_decodings_with_bias_and_penalties(name: str, sampling: str) -> None:
+    chosen = COUNTED[sampling]
+    assert texts_of(live(name, "perturbed", chosen, "target-only")) == texts_of(live("plain", "perturbed", chosen))
+
+
 @cache
 def deep_texts() -> list[list[int]]:
     model, settings = deep_pairs()["mtp"][0].model, {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}

@@ -3,20 +3,24 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
 from threading import Thread
+from typing import Any
 
 import httpx
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from c2t.decoder import SpeculativeDecoder
+from c2t.models.loading.load import Pair
 from c2t.serving.server import HERE, Server, listen
 
 
 @contextmanager
-def serving(decoder: SpeculativeDecoder, host: str = HERE[0], **limits: int) -> Iterator[Server]:
+def serving(decoder: SpeculativeDecoder, host: str = HERE[0], **settings: Any) -> Iterator[Server]:
     """Serve on a free port."""
-    server = Server(decoder, listen(host), **limits)
+    server = Server(decoder, listen(host), **settings)
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -28,6 +32,13 @@ def serving(decoder: SpeculativeDecoder, host: str = HERE[0], **limits: int) -> 
         assert not thread.is_alive()
         server.front.thread.join(30)
         assert not server.front.thread.is_alive()
+
+
+def with_template(pair: Pair, template: str) -> Pair:
+    """Return the pair with a chat template of its own."""
+    pair = replace(pair, template="chat", tokenizer=deepcopy(pair.tokenizer))
+    pair.tokenizer.chat_template = template
+    return pair
 
 
 def client(server: Server) -> OpenAI:

@@ -4,8 +4,6 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -19,10 +17,10 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.target.prefixes import Prefixes
 from c2t.policies import Eagle2, Plain
-from c2t.serving.app import BODY
+from c2t.serving.access import BODY
 from c2t.serving.server import Server
 from tests.rounding import figure
-from tests.serving.served import client, gained, metrics, serving, until
+from tests.serving.served import client, gained, metrics, serving, until, with_template
 
 PROMPT, SHORT = "def add(a, b):", 12
 TEMPLATE = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}assistant:"
@@ -47,13 +45,6 @@ def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def ai(server: Server) -> OpenAI:
     return client(server)
-
-
-def with_template(tiny: Pair, template: str) -> Pair:
-    """Return the pair with a chat template of its own."""
-    pair = replace(tiny, template="chat", tokenizer=deepcopy(tiny.tokenizer))
-    pair.tokenizer.chat_template = template
-    return pair
 
 
 def post(server: Server, content: Any, kind: str = "application/json") -> httpx.Response:
@@ -113,27 +104,28 @@ def test_a_stop_string_ends_the_text_before_it(ai: OpenAI) -> None:
 
 
 REFUSED = [
-    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
+    ({"n": 4}, "n"),  # more than may wait here
     ({"best_of": 3}, "best_of"),
-    ({"echo": True}, "echo"),
     ({"suffix": "end"}, "suffix"),
-    ({"logprobs": 0}, "logprobs"),
-    ({"logit_bias": {"5": 1}}, "logit_bias"),
-    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs"),
+    ({"extra_body": {"top_logprobs": 2}}, "top_logprobs"),
     ({"extra_body": {"tools": [{"type": "function"}]}}, "tools"),
-    ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format"),
-    ({"extra_body": {"top_k": 5}}, "top_k"),
-    ({"temperature": -1.0}, None),
-    ({"temperature": 1e39}, None),  # infinite in float32
-    ({"temperature": 1e-39}, None),
-    ({"top_p": 0.0}, None),
+    ({"temperature": -1.0}, "temperature"),
+    ({"temperature": 1e39}, "temperature"),  # infinite in float32
+    ({"temperature": 1e-39}, "temperature"),
+    ({"top_p": 0.0}, "top_p"),
     ({"max_tokens": 0}, None),
     ({"extra_body": {"max_tokens": "many"}}, "max_tokens"),
     ({"stop": ["a"] * 5}, "stop"),
     ({"seed": 2**64}, "seed"),
     ({"prompt": ""}, None),
     ({"prompt": [5, 10**6]}, None),
-    ({"prompt": ["one", "two"]}, "prompt"),
+    ({"prompt": []}, None),
+    ({"prompt": [""]}, None),
+    ({"prompt": ["one", 2]}, "prompt"),
+    ({"prompt": ["one"] * 4}, "n"),
     ({"prompt": "a\ud800"}, None),
 ]
 
@@ -147,6 +139,7 @@ def test_what_is_not_served_is_refused_by_name(server: Server, fields: dict[str,
     error = answer.json()["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
     assert (param or next(iter(fields)).replace("max_tokens", "max_new_tokens")) in error["message"]
+    assert "change the text" not in error["message"]
     assert "\n" not in error["message"]
     assert gained(server, before)["c2t_requests_total.refused"] == 1
 
@@ -172,7 +165,24 @@ VALUES = st.recursive(
 BRIEF = VALUES.filter(lambda value: not isinstance(value, int) or value < 4 or value > 1024)  # of new tokens
 BODIES = st.fixed_dictionaries(
     {"model": st.just("tiny") | VALUES, "prompt": st.just(PROMPT) | VALUES, "max_tokens": st.just(1) | BRIEF},
-    optional={name: VALUES for name in ("temperature", "top_p", "seed", "stop", "stream", "stream_options", "n")},
+    optional={
+        name: VALUES
+        for name in (
+            *(
+                "temperature",
+                "top_p",
+                "seed",
+                "stop",
+                "stream",
+                "stream_options",
+                "n",
+                "response_format",
+                "guided_json",
+            ),
+            *("structured_outputs", "guided_regex", "guided_grammar", "guided_choice", "tools"),
+            *("logprobs", "echo", "top_k", "min_p", "frequency_penalty", "repetition_penalty", "logit_bias"),
+        )
+    },
 )
 
 
@@ -213,7 +223,7 @@ def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
         error = answer.json()["error"]
         assert error["type"] == "invalid_request_error"
         assert any(part in error["message"] for part in said.split("|")), error
-    with pytest.raises(openai.BadRequestError, match="the pair tiny has no chat template: use /v1/completions"):
+    with pytest.raises(openai.BadRequestError, match="tiny has no chat template: use /v1/completions"):
         ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
     missing = httpx.get(f"{server.address}/v1/files")
     assert (missing.status_code, missing.json()["error"]["message"]) == (404, "Not Found")
@@ -230,7 +240,11 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(server: Server) ->
 
 
 def test_models_and_health(server: Server, ai: OpenAI) -> None:
-    assert [model.id for model in ai.models.list()] == ["tiny"]
+    [listed], room = ai.models.list(), 1024
+    assert (listed.id, ai.models.retrieve("tiny")) == ("tiny", listed)
+    assert listed.max_model_len == room
+    with pytest.raises(openai.NotFoundError, match="'a/b' does not exist here: this server has 'tiny'"):
+        ai.models.retrieve("a/b")
     assert httpx.get(f"{server.address}/health").json() == {"status": "ok"}
     assert httpx.get(f"{server.address}/docs").status_code == 404, "a page that would load scripts from elsewhere"
 
@@ -315,7 +329,8 @@ def test_chat(tiny: Pair) -> None:
         assert (message.message.content, message.finish_reason) == (alone[: alone.index(stop)], "stop")
         assert message.message.role == "assistant"
         for wrong, reason in (
-            ({"role": "tool", "content": "a"}, "messages.0.role"),
+            ({"role": "critic", "content": "a"}, "messages.0.role"),
+            ({"role": "user", "content": None}, "messages.0: content may be null or absent only where an assistant's"),
             ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "messages.0.content"),
             ({"role": "user", "content": ""}, "an empty prompt"),
         ):

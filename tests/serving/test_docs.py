@@ -19,6 +19,7 @@ from tests.serving.served import metrics, serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 WORDED, STREAMED, WATCHED = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+[CLIENT] = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 
 
@@ -54,9 +55,18 @@ def test_curl(server: Server) -> None:
     assert "c2t_requests_total{" in watched
 
 
+def test_the_client_of_the_page_gets_json_and_a_call(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance")
+    exec(CLIENT.replace("http://127.0.0.1:8000", server.address), {"__name__": "page"})  # noqa: S102 - our own page
+    parsed, calls = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"name='.{0,20}' inhabitants=\d+", parsed)
+    assert "name='weather'" in calls
+
+
 def test_the_page_names_every_metric_and_only_refused_fields(server: Server) -> None:
     names = {name.partition(".")[0] for name in metrics(server)}
     found = {re.sub(r"(_seconds)_(sum|count)$", r"\1", name) for name in names if not name.endswith("_created")}
-    assert set(re.findall(r"`(c2t_\w+)", PAGE)) == found
-    [refused] = re.findall(r"are not served \((.*?)\)", PAGE)
+    assert set(re.findall(r"`(c2t_\w+)", PAGE)) == {name for name in found if name.startswith("c2t_")}
+    assert set(re.findall(r"`(vllm:\w+)", PAGE)) <= found
+    [refused] = re.findall(r"What else would change the text \((.*?)\)", PAGE)
     assert set(re.findall(r"`(\w+)`", refused)) <= set(REFUSED)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from c2t.batching import BatchDecoder, Request, Update
+from c2t.grammars.constraint import Constraint
 from c2t.sampling import Sampling
 from c2t.serving.front import Answer, AsyncFront, Failed, ServerStopping, Watch
 
@@ -27,7 +28,15 @@ class Script(BatchDecoder):
         self.steps = 0
 
     def submit(
-        self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling, sequence: int, eos: frozenset[int] | None
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        sampling: Sampling,
+        sequence: int,
+        eos: frozenset[int] | None,
+        constraint: Constraint | None,
+        logprobs: int | None,
+        prompt_logprobs: int | None,
     ) -> Request:
         request = Request(list(prompt), max_new_tokens, sampling, sequence, eos or frozenset())
         self.requests.append(request)

@@ -18,7 +18,7 @@ SAMPLINGS = [
     Sampling(),
     Sampling(1.0, seed=5),
     Sampling(0.7, top_k=4),
-    Sampling(1.3, top_p=0.8, repetition_penalty=1.4, seed=1),
+    Sampling(1.3, top_p=0.8, repetition_penalty=1.4, seed=1, frequency_penalty=0.5, logit_bias={3: 1.0}),
 ]
 SEQUENCE = [4, 0, 7, 2, 9, 1]
 

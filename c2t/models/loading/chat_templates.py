@@ -47,20 +47,32 @@ def conversation(
     return _by_template(tokenizer, [*_system(template), *messages[:-1]], now)
 
 
-def dialogue(tokenizer: Any, template: str, messages: Sequence[Mapping[str, str]]) -> list[int]:
+def dialogue(
+    tokenizer: Any,
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    opened: bool = True,
+    continued: bool = False,
+) -> list[int]:
     """Return the token ids of messages with role and content, up to the place where the answer to the last one starts.
 
     template: as in `conversation`, but not "". A system message takes the place of the template's own, which says in
-    which order roles may come. Raises InputError for messages that it does not take, and as `check_turns` does.
+    which order roles may come. tools: functions that the answer may call, for a template that reads them. opened:
+    whether the template begins a message for the answer. continued: the answer goes on with the last message's text.
+    Raises InputError for messages that it does not take, and as `check_turns` does.
     """
     roles, texts = [message["role"] for message in messages], [message["content"] for message in messages]
     if template in ("vicuna", "llama2"):
+        if tools or not opened:
+            raise InputError(f"the template {template} has no tools, and answers with new messages only")
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
             only = "; this one has its own system text" if "system" in roles else ""
             raise InputError(f"messages: {', '.join(roles)}: the template takes user, assistant, user, ...{only}")
         return conversation(tokenizer, template, texts[::2], texts[1::2])
     check_turns(texts)
-    return _by_template(tokenizer, [*([] if "system" in roles else _system(template)), *messages])
+    messages = [*([] if "system" in roles else _system(template)), *messages]
+    return _by_template(tokenizer, messages, tools=tools, opened=opened, continued=continued)
 
 
 def _system(template: str) -> list[dict[str, str]]:
@@ -68,9 +80,11 @@ def _system(template: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": LLAMA_SYSTEM}] if template == "llama3" else []
 
 
-def _by_template(tokenizer: Any, messages: Sequence[Mapping[str, str]], now: str | None = None) -> list[int]:
-    """Return the token ids of messages by the tokenizer's own chat template."""
-    text = rendered(tokenizer, messages, now)
+def _by_template(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], now: str | None = None, **more: Any
+) -> list[int]:
+    """Return the token ids of messages by the tokenizer's own chat template; arguments as of `rendered`."""
+    text = rendered(tokenizer, messages, now, **more)
     if not encodable(text):
         raise InputError("the chat template makes a text that is not UTF-8: it holds half of a surrogate pair")
     return token_ids(tokenizer, text, special=False)

@@ -18,20 +18,30 @@ from c2t.errors import InputError
 SECONDS = 5.0  # processor time of one conversation; published templates take milliseconds
 
 
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], now: str | None = None) -> str:
-    """Return the text that the tokenizer's chat template makes of messages, up to where the next answer starts. now:
-    the time (ISO 8601) for a template that asks for it, by default that of the clock.
+def rendered(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    now: str | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    opened: bool = True,
+    continued: bool = False,
+) -> str:
+    """Return the text that the tokenizer's chat template makes of messages, up to where the next answer starts.
+
+    now: the time (ISO 8601) for a template that asks for it, by default that of the clock. tools: functions for a
+    template that reads them. opened: it begins a message for the answer; continued: it leaves the last one open.
 
     Raises InputError for whatever the template raises, and for one that takes too much time or memory, or makes too
     long a text.
     """
     try:
-        template = tokenizer.get_chat_template()
+        template = tokenizer.get_chat_template(tools=tools)
     except ValueError as error:  # of several, none is the default
         raise InputError(f"the tokenizer has no chat template to take: {error}") from error
     special = tokenizer.special_tokens_map
+    how = {"tools": tools and list(tools), "opened": opened, "continued": continued}
     return _process(os.getpid()).render(
-        {"messages": list(messages), "template": template, "special": special, "now": now}
+        {"messages": list(messages), "template": template, "special": special, "now": now, **how}
     )
 
 

@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers.utils import chat_template_utils
 
@@ -47,13 +47,26 @@ class Clock(NamedTuple):
         return self.moment
 
 
-def render(messages: list[dict[str, str]], template: str, special: dict[str, str], now: str | None = None) -> str:
-    """Return the text of a conversation, as `apply_chat_template` of its tokenizer would. now: the time (ISO 8601) for
-    a template that asks for it."""
+def render(
+    messages: list[dict[str, Any]],
+    template: str,
+    special: dict[str, str],
+    now: str | None = None,
+    tools: list[dict[str, Any]] | None = None,
+    opened: bool = True,
+    continued: bool = False,
+) -> str:
+    """Return the text of a conversation, as `apply_chat_template` of its tokenizer would. Arguments as of
+    `c2t.models.loading.template_process.rendered`."""
     # What transformers' strftime_now asks; a function in the template's context does not get through to it.
     chat_template_utils.datetime = datetime if now is None else Clock(datetime.fromisoformat(now))
     [text], _ = chat_template_utils.render_jinja_template(
-        [messages], chat_template=template, add_generation_prompt=True, **special
+        [messages],
+        tools=tools,
+        chat_template=template,
+        add_generation_prompt=opened,
+        continue_final_message=continued,
+        **special,
     )
     if len(text) > LONGEST:
         raise ValueError(f"it makes a text of {len(text):,} characters, and no target has room for {LONGEST:,}")

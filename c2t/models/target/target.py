@@ -5,6 +5,7 @@ attention over one growing cache, with or without sinks. Sliding windows become 
 """
 
 import copy
+from collections.abc import Collection
 from functools import cached_property
 from itertools import chain
 from math import isfinite
@@ -49,11 +50,12 @@ class Verified(NamedTuple):
     """Result of one target forward: logits of the next token after every slot, and features for the draft.
 
     Features are the hidden states after the final norm, unless `Target.tap` chose others. Those of slots that are not
-    real are meaningless.
+    real are meaningless. hidden: the states after the final norm, where a prefill was asked for them.
     """
 
     logits: SlotLogits
     features: Float[Tensor, "B m D"]
+    hidden: Float[Tensor, "B n H"] | None = None
 
 
 def check_attention(model: PreTrainedModel) -> None:
@@ -417,13 +419,16 @@ class TargetSession:
         self.cache.keep(steps.expand_as(tokens), count)
         return rows.back(hidden), rows.back(self.target.features(hidden[None])[0])
 
-    def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"]) -> Verified:
+    def prefill(self, tokens: Int[Tensor, "B P"], lengths: Int[Tensor, " B"], whole: Collection[int] = ()) -> Verified:
         """Run prompts, padded on the right; return features of all tokens, and logits after each row's last token, as
-        the row's only slot. A beginning of a prompt that is cached (`Target.prefixes`) is not computed again."""
+        the row's only slot. A beginning of a prompt that is cached (`Target.prefixes`) is not computed again.
+
+        whole: rows of which all tokens are computed nevertheless; `hidden` then has their states.
+        """
         # Only the packed form: its results do not depend on the rest of the batch, so texts cannot change.
         prefixes = None if self.packed is None else self.target.prefixes
         prompts = [] if prefixes is None else unpadded(tokens, lengths)
-        cached = [prefixes.longest(prompt) for prompt in prompts]
+        cached = [None if row in whole else prefixes.longest(prompt) for row, prompt in enumerate(prompts)]
         if any(cached):
             self.cache.begin([beginning.caches if beginning else () for beginning in cached], tokens.device)
         rest, count = uncached(cached, tokens, lengths)
@@ -434,7 +439,7 @@ class TargetSession:
             caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
             prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))
         number = torch.arange(len(last), device=last.device)[:, None]
-        return Verified(SlotLogits(self.logits(last), number), features)
+        return Verified(SlotLogits(self.logits(last), number), features, hidden if whole else None)
 
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""

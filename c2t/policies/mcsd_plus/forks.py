@@ -13,7 +13,7 @@ from torch import Tensor
 from c2t.caches.ragged import SlotLogits
 from c2t.errors import InputError
 from c2t.protocols import Session
-from c2t.sampling import Sampling, gumbel, stream_key
+from c2t.sampling import Sampling, TokenCounts, gumbel, stream_key
 from c2t.sessions.wrapped import WrappedSession
 from c2t.tree import Tree
 from c2t.verify import Accepted
@@ -27,7 +27,7 @@ class Sampler(Protocol):
 
     sampling: Sampling
     sequence: Int[Tensor, " B"]
-    seen: Bool[Tensor, "B V"] | None
+    counts: TokenCounts | None
 
     def sample(self, logits: Float[Tensor, "B V"], position: Int[Tensor, " B"]) -> Int[Tensor, " B"]: ...
 
@@ -36,10 +36,10 @@ class Sampler(Protocol):
         logits: Float[Tensor, "b V"],
         sequence: Int[Tensor, " b"],
         position: Int[Tensor, " b"],
-        seen: Tensor | None,
+        counts: TokenCounts | None,
     ) -> Int[Tensor, " b"]: ...
 
-    def observe(self, tokens: Int[Tensor, "B m"]) -> None: ...
+    def observe(self, tokens: Int[Tensor, "B m"], real: Bool[Tensor, "B m"]) -> None: ...
 
 
 class ForkSession(WrappedSession):
@@ -69,21 +69,23 @@ class Forks:
     def look_ahead(self, root: Int[Tensor, " B"], logits: Float[Tensor, "B V"]) -> None:
         """Store the logits after the next root: its successors can now be proposed."""
         self.ahead = logits
-        self.sampler.observe(root[:, None])
+        self.sampler.observe(root[:, None], torch.ones_like(root[:, None], dtype=torch.bool))
 
     def accept(self, tree: Tree, logits: SlotLogits, root: Int[Tensor, " B"]) -> Accepted:
         """Return the longest fork that the target agrees with; root: the positions of the roots."""
         logits = logits.padded()
         sampler, position = self.sampler, tree.positions(root) + 1
         sequence = sampler.sequence[:, None].expand_as(position)
-        seen = None
-        if sampler.seen is not None:
-            path = tree.ancestors().float() @ torch.nn.functional.one_hot(tree.token, logits.shape[2]).float()
-            seen = (sampler.seen[:, None] | (path > 0)).flatten(0, 1)
-        chosen = sampler.sample_at(logits.flatten(0, 1), sequence.flatten(), position.flatten(), seen)
+        counts = sampler.counts
+        if counts is not None:
+            below = torch.arange(tree.size, device=root.device) > 0  # `look_ahead` has counted the root
+            path, every = (tree.ancestors() & below).flatten(0, 1), torch.arange(len(root), device=root.device)
+            rows = every.repeat_interleave(tree.size)
+            counts = counts.select(rows).plus(tree.token[rows], path)
+        chosen = sampler.sample_at(logits.flatten(0, 1), sequence.flatten(), position.flatten(), counts)
         accepted = longest_fork(tree, chosen.unflatten(0, position.shape))
         end = tree.child(accepted.slots.gather(1, accepted.length[:, None])[:, 0], accepted.bonus)
-        sampler.observe(tree.token.gather(1, accepted.slots.clamp(min=0)))  # after a path's end it is the root
+        sampler.observe(tree.token.gather(1, accepted.slots.clamp(min=0)), accepted.slots > 0)
         self.look_ahead(accepted.bonus, logits.gather(1, end[:, None, None].expand(-1, 1, logits.shape[2]))[:, 0])
         return accepted
 
@@ -100,7 +102,7 @@ class Forks:
         temperature 0 they are the most probable tokens. -1 where the distribution has no more."""
         sampler, sampling = self.sampler, self.sampler.sampling
         token = sampler.sample(self.ahead, position)[:, None]
-        values = sampling.process(self.ahead, sampler.seen).double().scatter(1, token, float("-inf"))
+        values = sampling.process(self.ahead, sampler.counts).double().scatter(1, token, float("-inf"))
         if sampling.temperature:
             key = stream_key(sampling.seed, sampler.sequence, position, CANDIDATES)
             values = values + gumbel(key, torch.arange(values.shape[1], device=key.device))

@@ -48,7 +48,10 @@ INNER: dict[str, Policy] = {
     "eagle2": Eagle2(K=3, levels=2, N=6),
     "threshold": JointThreshold(0.05, K=3, W=4, levels=3),
 }
-SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(0.8, top_p=0.95, repetition_penalty=1.1, seed=3)}
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "sampled": Sampling(0.8, top_p=0.95, repetition_penalty=1.1, seed=3, frequency_penalty=0.3),
+}
 
 
 @cache

@@ -94,7 +94,7 @@ def test_a_target_with_few_candidates_has_few_forks() -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(), Sampling(0.8, top_p=0.95, repetition_penalty=1.3, seed=3)],
+    [Sampling(), Sampling(0.8, top_p=0.95, repetition_penalty=1.3, seed=3, frequency_penalty=0.4)],
     ids=["greedy", "sampled"],
 )
 def test_one_fork_is_plain_decoding(sampling: Sampling) -> None:
@@ -111,24 +111,24 @@ def test_one_fork_is_plain_decoding(sampling: Sampling) -> None:
 def test_the_longest_fork_is_kept(penalty: float, draft: str) -> None:
     """Greedy, fork by fork against the stock model: candidates are its most probable tokens, of which the one that the
     draft continues best is written (among equals the most probable)."""
-    sampling = Sampling(repetition_penalty=penalty)
+    sampling = Sampling(repetition_penalty=penalty, frequency_penalty=penalty - 1)
     _, steps = run(toy_target(), toy_drafts()[draft], MCSDPlus(W=4, D=3), PROMPTS, sampling, new=12)
     texts = {row: [*PROMPTS[row], int(steps[0].tokens[row, 0])] for row in range(len(PROMPTS))}
 
-    def logits(tokens: list[int]) -> Tensor:
-        raw = toy_target().model(input_ids=torch.tensor([tokens])).logits[:, -1]
-        seen = torch.zeros_like(raw, dtype=torch.bool).index_fill(1, torch.tensor(tokens), True)
-        return sampling.process(raw, seen)[0]
+    def logits(tokens: list[int], row: int) -> Tensor:
+        text, length = torch.tensor([tokens]), torch.tensor([len(tokens)])
+        raw = toy_target().model(input_ids=text).logits[:, -1]
+        return sampling.process(raw, sampling.count(text, length, length - len(PROMPTS[row]), raw.shape[1]))[0]
 
     chosen, ended = set(), set()
     for step in steps[1:]:
         for place, row in enumerate(step.rows.tolist()):
             text, tree = texts[row], step.tree
-            assert tree.token[place, 1:5].tolist() == logits(text).topk(4).indices.tolist()
+            assert tree.token[place, 1:5].tolist() == logits(text, row).topk(4).indices.tolist()
             lengths = []
             for leaf in range(tree.size - 4, tree.size):
                 path = path_of(tree, place, leaf)
-                agreed = [int(logits([*text, *path[:i]]).argmax()) == path[i] for i in range(1, 4)]
+                agreed = [int(logits([*text, *path[:i]], row).argmax()) == path[i] for i in range(1, 4)]
                 lengths.append([*agreed, False].index(False))
             kept = max(range(4), key=lambda i: lengths[i])
             new = path_of(tree, place, tree.size - 4 + kept)[: 1 + lengths[kept]]

@@ -1,0 +1,262 @@
+"""The answer to a request in OpenAI's form: its choices, whole or as a stream of events."""
+
+import asyncio
+import json
+import secrets
+import string
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, ClassVar
+
+from c2t.costs.statistics import Statistics, total
+from c2t.grammars.tool_calls import CallPiece, CallReader
+from c2t.output.stoppable import StoppableText
+from c2t.serving.front import Answer, Failed, ServerStopping
+from c2t.serving.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsWriter
+from c2t.serving.refusals import error_body
+
+CALL_ID = string.ascii_letters + string.digits  # of which nine make a call's id: Mistral's templates take no other
+
+
+class Choice:
+    """One text of an answer, in the making.
+
+    index: its number in the answer. reader: finds tool calls in the text, if there may be any. shown: special tokens
+    whose texts it must see, and that texts leave out otherwise. writer: of log-probabilities, if they were asked for.
+    echo: a text that comes first. calls: those that it has read so far.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        answer: Answer,
+        text: StoppableText,
+        reader: CallReader | None = None,
+        shown: Mapping[int, str] = {},
+        writer: LogprobsWriter | None = None,
+        echo: str = "",
+    ):
+        self.index, self.answer, self.text, self.reader, self.shown = index, answer, text, reader, shown
+        self.writer, self.echo, self.scored = writer, echo, 0  # scored: tokens whose log-probabilities are written
+        self.calls: list[dict[str, Any]] = []
+
+    async def pieces(self) -> AsyncIterator[str | CallPiece]:
+        """Yield the text's parts as they are generated; a stop string ends the request."""
+        async for tokens in self.answer:
+            if self.echo:
+                yield self.echo
+                self.echo = ""
+            for piece in self._read(self._text(tokens)):
+                yield piece
+            if self.text.stopped:
+                self.answer.close("stop")
+                break
+        for piece in self._read(self.text.end()):
+            yield piece
+        for text in self.reader.end() if self.reader else ():
+            yield text
+
+    def logprobs(self, tokens: int) -> dict[str, Any] | None:
+        """Return the log-probabilities of the tokens up to this number that were not returned before, those of an
+        echoed prompt first; None if nobody asked for them, or if there are none."""
+        if self.writer is None:
+            return None
+        values = [*(self.answer.prompt_logprobs or ()), *(self.answer.logprobs or ())[:tokens]]
+        new, self.scored = values[self.scored :], len(values)
+        return self.writer(new) if new else None
+
+    def _text(self, tokens: list[int]) -> str:
+        if not self.shown:
+            return self.text.add(tokens)
+        return "".join(self.text.add([token]) + self.shown.get(token, "") for token in tokens)
+
+    def _read(self, text: str) -> list[str | CallPiece]:
+        if self.reader is None:
+            return [text] if text else []
+        pieces = list(self.reader.add(text))
+        for piece in pieces:
+            if isinstance(piece, CallPiece):
+                if piece.name is not None:
+                    self.calls.append({"id": call_id(), "function": {"name": piece.name, "arguments": ""}})
+                self.calls[-1]["function"]["arguments"] += piece.arguments
+        return pieces
+
+    @property
+    def finish(self) -> str | None:
+        """Why the text ended."""
+        reason = "stop" if self.text.stopped else self.answer.finish
+        return "tool_calls" if self.calls and reason == "stop" else reason
+
+
+class Form:
+    """Names of one API's objects, and the content of their choices."""
+
+    prefix = "cmpl"
+    whole = chunk = "text_completion"
+    first: ClassVar[dict[str, Any] | None] = None  # of a stream's choice before any text
+    last: ClassVar[dict[str, Any]] = {"text": ""}
+    writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = CompletionLogprobs
+
+    def content(self, text: str, choice: Choice) -> dict[str, Any]:
+        """Return a choice that has ended."""
+        return {"text": text}
+
+    def piece(self, piece: str | CallPiece, choice: Choice) -> dict[str, Any]:
+        """Return what a stream adds to a choice."""
+        return {"text": piece}
+
+
+class ChatForm(Form):
+    """The form of answers to a conversation."""
+
+    prefix = "chatcmpl"
+    whole, chunk = "chat.completion", "chat.completion.chunk"
+    first: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}}
+    last: ClassVar[dict[str, Any]] = {"delta": {}}
+    writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = ChatLogprobs
+
+    def content(self, text: str, choice: Choice) -> dict[str, Any]:
+        """See `Form.content`."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if choice.calls:
+            message["content"] = text or None
+            message["tool_calls"] = [{"type": "function", **call} for call in choice.calls]
+        return {"message": message}
+
+    def piece(self, piece: str | CallPiece, choice: Choice) -> dict[str, Any]:
+        """See `Form.piece`; a call's name comes with its first piece."""
+        if isinstance(piece, str):
+            return {"delta": {"content": piece}}
+        call: dict[str, Any] = {"index": piece.number, "function": {"arguments": piece.arguments}}
+        if piece.name is not None:
+            call |= {"id": choice.calls[piece.number]["id"], "type": "function"}
+            call["function"]["name"] = piece.name
+        return {"delta": {"tool_calls": [call]}}
+
+
+COMPLETIONS, CHATS = Form(), ChatForm()
+
+
+class Reply:
+    """The answer to one request. choices: all of its texts, which are being generated."""
+
+    def __init__(self, model: str, form: Form, choices: Sequence[Choice], prompt_tokens: int, depth: int):
+        self.form, self.choices, self.prompt_tokens, self.depth = form, choices, prompt_tokens, depth
+        self.shared = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    async def whole(self) -> dict[str, Any]:
+        """Wait for all texts and return the answer."""
+        texts = [""] * len(self.choices)
+        async with aclosing(merged(self.choices)) as pieces:
+            async for choice, piece, _ in pieces:
+                if isinstance(piece, str):
+                    texts[choice.index] += piece
+        choices = [
+            _numbered(choice, self.form.content(texts[choice.index], choice), choice.text.tokens, choice.finish)
+            for choice in self.choices
+        ]
+        return {**self.shared, "object": self.form.whole, "choices": choices, "usage": self.usage, **self.metrics}
+
+    async def events(self, with_usage: bool) -> AsyncIterator[str]:
+        """Yield the events of a stream: the texts' pieces, why each ended, and the usage if `with_usage`."""
+        usage = {"usage": None} if with_usage else {}
+
+        def chunk(choices: list[dict[str, Any]], usage: Mapping[str, Any] = usage) -> str:
+            return _event({**self.shared, "object": self.form.chunk, "choices": choices, **usage})
+
+        try:
+            for choice in self.choices if self.form.first else ():
+                yield chunk([_numbered(choice, self.form.first)])
+            async with aclosing(merged(self.choices)) as pieces:
+                async for choice, piece, tokens in pieces:
+                    what = self.form.last if piece is None else self.form.piece(piece, choice)
+                    yield chunk([_numbered(choice, what, tokens, choice.finish if piece is None else None)])
+            if with_usage:
+                yield chunk([], {"usage": self.usage, **self.metrics})
+        except (Failed, ServerStopping) as error:
+            yield _event(error_body(error)[1])
+            return
+        finally:
+            self.close()
+        yield "data: [DONE]\n\n"
+
+    def close(self) -> None:
+        """End the texts that have not ended."""
+        for choice in self.choices:
+            choice.answer.close()
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens of the prompts and of the texts."""
+        new = sum(choice.text.tokens for choice in self.choices)
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": new, "total_tokens": self.prompt_tokens + new}
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """vLLM's figures of speculative decoding, over all texts, where anything may be drafted."""
+        if not self.depth:
+            return {}
+        rounds = total(choice.answer.statistics for choice in self.choices)
+        return {"metrics": {"speculative_decoding": acceptance(rounds, self.depth)}}
+
+
+def acceptance(rounds: Statistics, depth: int) -> dict[str, Any]:
+    """Return the acceptance of drafted tokens under vLLM's names; a round that drafted nothing is none.
+
+    depth: of a policy's deepest tree. The histogram has the number of rounds that accepted 0, 1, 2, ... drafted tokens.
+    """
+    drafted = [verified - 1 for verified in rounds.verified if verified > 1]
+    accepted = [count for count, verified in zip(rounds.accepted, rounds.verified, strict=True) if verified > 1]
+    histogram = [accepted.count(count) for count in range(max(accepted, default=-1) + 1)]
+    return {
+        "mean_acceptance_length": 1 + sum(accepted) / max(1, len(accepted)),
+        "draft_acceptance_rate": sum(accepted) / max(1, sum(drafted)),
+        "acceptance_histogram": histogram,
+        "num_spec_steps": len(accepted),
+        "num_accepted_draft_tokens": sum(accepted),
+        "num_draft_tokens": sum(drafted),
+        "num_spec_tokens": max(depth, *accepted, 0),  # what a grammar forces goes deeper than a policy's levels
+    }
+
+
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, str | CallPiece | None, int], None]:
+    """Yield the pieces of several texts as they come, each with the number of tokens that its text then has, and None
+    at the end of each text; the first error ends all."""
+    inbox: asyncio.Queue[tuple[Choice, str | CallPiece | Exception | None, int]] = asyncio.Queue()
+
+    async def read(choice: Choice) -> None:
+        try:
+            async for piece in choice.pieces():
+                inbox.put_nowait((choice, piece, choice.text.tokens))
+            inbox.put_nowait((choice, None, choice.text.tokens))
+        except Exception as error:  # noqa: BLE001 - raised below
+            inbox.put_nowait((choice, error, 0))
+
+    reading = [asyncio.create_task(read(choice)) for choice in choices]
+    try:
+        left = len(choices)
+        while left:
+            choice, piece, tokens = await inbox.get()
+            if isinstance(piece, Exception):
+                raise piece
+            left -= piece is None
+            yield choice, piece, tokens
+    finally:
+        for task in reading:
+            task.cancel()
+
+
+def call_id() -> str:
+    """Return a new id of a tool call."""
+    return "".join(secrets.choice(CALL_ID) for _ in range(9))
+
+
+def _numbered(choice: Choice, what: Mapping[str, Any], tokens: int = 0, finish: str | None = None) -> dict[str, Any]:
+    """Return a choice, or a part of it up to so many tokens."""
+    return {"index": choice.index, **what, "logprobs": choice.logprobs(tokens), "finish_reason": finish}
+
+
+def _event(what: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(what)}\n\n"

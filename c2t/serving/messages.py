@@ -1,0 +1,85 @@
+"""The messages of a conversation, as OpenAI's API has them."""
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, StrictStr, field_validator, model_validator
+
+
+class TextPart(BaseModel):
+    """A part of a message that has several."""
+
+    type: Literal["text"]
+    text: StrictStr
+
+
+class FunctionCall(BaseModel):
+    """A function's name, and its arguments as the text of a JSON object."""
+
+    name: StrictStr
+    arguments: StrictStr = ""
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_an_object(cls, text: str) -> str:
+        _object(text)
+        return text
+
+    def plain(self) -> dict[str, Any]:
+        """Return name and arguments, these as an object, which is what chat templates write as JSON."""
+        return {"name": self.name, "arguments": _object(self.arguments)}
+
+
+class ToolCall(BaseModel):
+    """A call that an answer has made."""
+
+    id: StrictStr | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: StrictStr | list[TextPart] | None = None
+    name: StrictStr | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: StrictStr | None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> "Message":
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"tool_calls belong to the role assistant, not to {self.role}")
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content may be null or absent only where an assistant's message has tool_calls")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The content as one text; "" for none."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the message as chat templates take it. They know developer by its older name, system."""
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id or "", "type": "function", "function": call.function.plain()} for call in self.tool_calls
+            ]
+        if self.role == "tool":
+            message |= {"tool_call_id": self.tool_call_id or "", "name": self.name or ""}
+        return message
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return the object that a call's arguments are; some clients send no text for no arguments."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"arguments must be the text of a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("arguments must be the text of a JSON object")
+    return value

@@ -1,0 +1,58 @@
+"""Errors of requests in OpenAI's form."""
+
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from c2t.batching import Full
+from c2t.errors import InputError, plain
+from c2t.serving.front import Failed, ServerStopping
+
+KINDS = (RequestValidationError, HTTPException, InputError, Failed, ServerStopping)  # errors that have a form
+NAMED = 40  # characters of a key of the client's own that a message repeats
+RETRY_AFTER = "1"  # seconds to wait before sending a request again that found the queue full
+
+
+class Refusal(InputError):
+    """A request that is not served. param: the field at fault; code: OpenAI's word for the reason."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400):
+        super().__init__(message)
+        self.param, self.code, self.status = param, code, status
+
+
+def unsupported(name: str) -> Refusal:
+    """Return the refusal of a field that c2t does not have."""
+    return Refusal(f"c2t serve does not support {name}: leave it out", name.partition(".")[0], "unsupported_value")
+
+
+def error_body(error: Exception) -> tuple[int, dict[str, Any]]:
+    """Return the status and the body of an error."""
+    param, code, kind = getattr(error, "param", None), getattr(error, "code", None), "invalid_request_error"
+    match error:
+        case Full():
+            status, message, kind, code = 429, str(error), "rate_limit_error", "rate_limit_exceeded"
+        case RequestValidationError():
+            status, (message, param) = 400, _first(error)
+        case HTTPException():
+            status, message = error.status_code, str(error.detail)
+        case Failed() | ServerStopping():
+            status, message, kind = 500 if isinstance(error, Failed) else 503, str(error), "server_error"
+        case _:
+            status, message = getattr(error, "status", 400), str(error)
+    return status, {"error": {"message": plain(message), "type": kind, "param": param, "code": code}}
+
+
+def _first(error: RequestValidationError) -> tuple[str, str | None]:
+    """Return the first error in a body, and its field."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}", None
+    field = [str(part)[:NAMED] for part in first["loc"][1:] if part != "[key]"]
+    said = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error" and not field:  # of several fields, the first of which the message names
+        return said, said.partition(":")[0]
+    if not field:
+        return "the body must be a JSON object, sent as Content-Type: application/json", None
+    return said if said.startswith(field[-1]) else f"{'.'.join(field)}: {said}", field[0]
