@@ -269,7 +269,7 @@ PROMISES: dict[str, dict[str, str]] = {
         """With `--api-key`, or `C2T_API_KEY`, requests without the key get 401; `/health` and `/metrics` need
         none.""": """
             tests/serving/test_access.py::test_a_wrong_key_is_401_and_nothing_is_read
-            tests/cli/test_serve.py::test_old_names_of_options_are_taken_and_not_shown""",
+            tests/cli/test_serve.py::test_options_have_vllms_names_and_their_old_ones""",
         "Pages of other origins may call the server where `--cors` names them.": """
             tests/serving/test_access.py::test_only_pages_of_an_allowed_origin_may_call""",
         "Two prompts are read at a time.": """

@@ -18,8 +18,8 @@ from c2t.study import acceptance
 SERVER_PANEL = "Server"
 
 
-def _server(help: str, **more: Any) -> Any:
-    return typer.Option(help=help, rich_help_panel=SERVER_PANEL, **more)
+def _server(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=SERVER_PANEL, **more)
 
 
 def an_origin(text: str) -> str:
@@ -43,42 +43,37 @@ def serve(
     api_key: Annotated[
         str | None,
         _server(
-            "Refuse requests without this key. In the variable, other users of the machine do not see it.",
+            "Refuse requests without this key. Other users of the machine do not see it in the variable.",
             parser=o.a_word,
             metavar="KEY",
             envvar="C2T_API_KEY",
             show_envvar=True,
-            show_default="no key is needed",
         ),
     ] = None,
     cors: Annotated[
         list[str] | None,
-        _server(
-            "Let web pages of this origin call the server; * is any. Repeat it for several.",
-            parser=an_origin,
-            metavar="ORIGIN",
-            show_default="none",
-        ),
+        _server("Let web pages of this origin call it, * of any; may be repeated.", parser=an_origin, metavar="ORIGIN"),
     ] = None,
-    max_num_seqs: Annotated[int, _server("Decode so many requests together at most.", min=1)] = 16,
+    max_num_seqs: Annotated[
+        int, _server("Decode so many requests together at most.", "--max-num-seqs", "--max-rows", min=1)
+    ] = 16,
     max_total_tokens: Annotated[
-        int, _server("Set room aside for so many tokens: prompts and new ones of all requests that run.", min=1)
+        int,
+        _server(
+            "Set room aside for so many tokens: prompts and new ones of all requests that run.",
+            "--max-total-tokens",
+            "--max-tokens",
+            min=1,
+        ),
     ] = 16384,
     max_waiting: Annotated[int, _server("Let so many requests wait; further ones are refused.", min=1)] = 1024,
     speculative_config: Annotated[
         str | None,
-        _server(
-            "Take draft and depth from vLLM's option of this name, as JSON with method (ngram, eagle, eagle3, medusa), "
-            "model, num_speculative_tokens.",
-            metavar="JSON",
-            show_default="--draft and --policy",
-        ),
+        _server("Take draft and depth from vLLM's JSON: method, model, num_speculative_tokens.", metavar="JSON"),
     ] = None,
     prefix_memory: Annotated[
         int, _server("MiB for prompts that were read, whose beginnings are not computed again.", min=0)
     ] = LIMIT // 2**20,
-    max_rows: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
-    max_tokens: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
 ) -> None:
     """Serve completions and chat by OpenAI's API, until Ctrl-C.
 
@@ -107,8 +102,8 @@ def serve(
         served_model_name,
         api_key,
         cors or (),
-        max_rows=max_rows or max_num_seqs,  # the option's old name
-        max_tokens=max_tokens or max_total_tokens,
+        max_rows=max_num_seqs,
+        max_tokens=max_total_tokens,
         max_waiting=max_waiting,
     )
     serving.log_to_stderr()

@@ -68,7 +68,7 @@ class VllmNames(Collector):
         yield self._first_token()
 
     def _counter(
-        self, name: str, what: str, values: Mapping[tuple[str, ...], float], more: Sequence[str] = ()
+        self, name: str, what: str, values: Mapping[tuple[str, ...], int | float], more: Sequence[str] = ()
     ) -> CounterMetricFamily:
         family = CounterMetricFamily(f"vllm:{name}", what, labels=[*LABELS, *more])
         for labels, value in values.items():

@@ -44,7 +44,7 @@ def test_the_default_policy_is_a_budget_where_costs_can_be_measured(
         (["--host", "256.0.0.1"], "cannot serve on 256.0.0.1, port 8000: "),
         (["--port", "65536"], "65535"),
         (["--max-num-seqs", "0"], "--max-num-seqs"),
-        (["--max-rows", "0"], "--max-rows"),  # its old name
+        (["--max-rows", "0"], "--max-num-seqs"),  # its old name
         (["--api-key", ""], "--api-key"),
         (["--cors", "evil.example"], "'evil.example' is no origin: give one as http://localhost:3000, or *"),
         (["--prefix-memory", "-1"], "--prefix-memory"),
@@ -66,9 +66,10 @@ def test_without_options_it_serves_this_machine_alone() -> None:
     assert (options["host"], options["prefix_memory"]) == ("127.0.0.1", 256)
 
 
-def test_old_names_of_options_are_taken_and_not_shown() -> None:
+def test_options_have_vllms_names_and_their_old_ones() -> None:
     options = {option.name: option for option in get_command(app).commands["serve"].params}
-    assert [name for name, option in options.items() if option.hidden] == ["max_rows", "max_tokens"]
+    assert options["max_num_seqs"].opts == ["--max-num-seqs", "--max-rows"]
+    assert options["max_total_tokens"].opts == ["--max-total-tokens", "--max-tokens"]
     assert (options["max_num_seqs"].default, options["max_total_tokens"].default) == (16, 16384)
     assert options["api_key"].envvar == "C2T_API_KEY"
 

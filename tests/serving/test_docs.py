@@ -59,7 +59,7 @@ def test_the_client_of_the_page_gets_json_and_a_call(server: Server, capsys: pyt
     pytest.importorskip("llguidance")
     exec(CLIENT.replace("http://127.0.0.1:8000", server.address), {"__name__": "page"})  # noqa: S102 - our own page
     parsed, calls = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"name='.{0,20}' inhabitants=\d+", parsed)
+    assert re.fullmatch(r"name=.* inhabitants=\d+", parsed)
     assert "name='weather'" in calls
 
 
