@@ -10,15 +10,19 @@ if TYPE_CHECKING:
     from c2t.grammars.grammar import Grammar
     from c2t.models.loading.load import load_pair
     from c2t.output.tree_repr import show
-    from c2t.policies import C2T, POLICIES, Eagle2, Plain
+    from c2t.policies import C2T, POLICIES, Budget, Chain, Eagle2, Hierarchical, JointThreshold, Plain
 
 __version__ = "0.2.0"
 __all__ = [
     "C2T",
     "POLICIES",
+    "Budget",
+    "Chain",
     "Eagle2",
     "Grammar",
+    "Hierarchical",
     "InputError",
+    "JointThreshold",
     "Output",
     "Plain",
     "SpeculativeDecoder",
@@ -27,7 +31,8 @@ __all__ = [
     "show",
 ]
 # Imported at their first use: torch takes seconds, and the command line must handle signals before that.
-MODULES = {name: "c2t.policies" for name in ("C2T", "POLICIES", "Eagle2", "Plain")}
+NAMED = ("C2T", "POLICIES", "Budget", "Chain", "Eagle2", "Hierarchical", "JointThreshold", "Plain")
+MODULES = dict.fromkeys(NAMED, "c2t.policies")
 MODULES |= {"Output": "c2t.decoder", "SpeculativeDecoder": "c2t.decoder", "load_pair": "c2t.models.loading.load"}
 MODULES |= {
     "show": "c2t.output.tree_repr",

@@ -2,8 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
@@ -13,28 +12,30 @@ from typing import Any, NamedTuple
 import torch
 
 from c2t.batching import BatchDecoder, Request
-from c2t.classifier import TreeClassifier
+from c2t.costs.policy_text import policy_for
 from c2t.costs.statistics import Statistics, Trace, total
 from c2t.costs.store import costs_of
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
 from c2t.decoding import Step, cut
-from c2t.errors import InputError, check_kind, check_truth, check_whole
+from c2t.errors import InputError, check_kind, check_whole
 from c2t.grammars.constraint import Constraint
 from c2t.grammars.row_constraint import RowConstraint
-from c2t.models.loading.chat_templates import conversation
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.loading.own_model import pair_and_target
 from c2t.models.target.target import Target
+from c2t.models.target.tensor_parallel import from_first_process
 from c2t.output import tree_repr
+from c2t.output.stoppable import StoppableText, checked_stops
 from c2t.policies.budget import Budget
 from c2t.policies.default import default_policy, policy_of_folder
-from c2t.policies.spec import parse
+from c2t.policies.spec import label_of
 from c2t.protocols import Policy
-from c2t.sampling import Sampling
+from c2t.sampling import Sampling, new_seed
 from c2t.verification.compatibility import check_compatible, check_constraint
 from c2t.verification.logprobs import TokenLogprob, check_logprobs
-from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
+from c2t.verification.prompt_ids import check_length, check_new_tokens
+from c2t.verification.prompts import Prompt, Prompts, encode, encode_one
 from c2t.verification.target_verifier import generate
 
 SHOWN = 60  # characters of the first text that an Output prints
@@ -44,13 +45,14 @@ SHOWN = 60  # characters of the first text that an Output prints
 class Output:
     """Result of one call of `SpeculativeDecoder.generate`, one entry a prompt.
 
-    sequences: new token ids. texts: the same, decoded. statistics: per prompt. logprobs: of each new token, if
-    `generate` was asked for them.
+    sequences: new token ids. texts: the same, decoded, up to a stop string. statistics: per prompt. seed: of the random
+    numbers; given again, it gives the same texts. logprobs: of each new token, if `generate` was asked for them.
     """
 
     sequences: list[list[int]]
     texts: list[str]
     statistics: list[Statistics]
+    seed: int = 0
     logprobs: list[list[TokenLogprob]] | None = None
 
     def __repr__(self) -> str:
@@ -81,7 +83,8 @@ class Parts(NamedTuple):
 class SpeculativeDecoder:
     """Decodes with a pair and a policy: the target's own text, in fewer target forwards.
 
-    A policy that is not exact gives a warning.
+    policy: one of `c2t.policies`, or its text as on the command line: "threshold:threshold=0.1,levels=3". A policy that
+    is not exact gives a warning.
 
     graph_tokens: decode by CUDA graphs, with memory for texts of this many tokens, prompt included (0: no graphs).
     Experimental: one H100 has run it, see docs/gpu.md. Graphs support EAGLE-1/2 heads without n-grams, with EAGLE-2,
@@ -92,8 +95,9 @@ class SpeculativeDecoder:
     measured at the first use; a file gives other costs. See `c2t.policies.budget`.
     """
 
-    def __init__(self, pair: Pair, policy: Policy, graph_tokens: int = 0, budget: int | str | Path | None = None):
+    def __init__(self, pair: Pair, policy: Policy | str, graph_tokens: int = 0, budget: int | str | Path | None = None):
         check_kind("pair", pair, Pair, "a pair that load_pair has loaded")
+        policy = policy_for(pair, policy)
         if budget is not None:
             policy = with_budget(pair, policy, budget)
         check_whole("graph_tokens", graph_tokens, least=0)
@@ -105,6 +109,10 @@ class SpeculativeDecoder:
         if graph_tokens:
             self._static[1] = self._by_graphs(1)  # raises InputError early for what graphs do not support
 
+    def __repr__(self) -> str:
+        graphs = f", graph_tokens={self.graph_tokens}" if self.graph_tokens else ""
+        return f"SpeculativeDecoder({self.pair!r}, policy={label_of(self.policy)!r}{graphs})"
+
     @classmethod
     def from_pretrained(
         cls,
@@ -112,7 +120,7 @@ class SpeculativeDecoder:
         *,
         target: str | Path | None = None,
         draft: str | Path | None = None,
-        policy: Policy | None = None,
+        policy: Policy | str | None = None,
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         device_map: str | dict | None = None,
@@ -135,12 +143,9 @@ class SpeculativeDecoder:
             trust_remote_code=trust_remote_code,
         )
         if policy is None:
-            learned = partial(TreeClassifier.from_pretrained, device=loaded.target.device)
             is_pair = pair_and_target(pair, target)[0] is not None
-            spec = None if is_pair else policy_of_folder(loaded.heads)
-            policy = parse(
-                spec or default_policy(loaded.name if is_pair else ""), lambda name=loaded.name: learned(name)
-            )
+            trained = None if is_pair else policy_of_folder(loaded.heads)
+            policy = trained or default_policy(loaded.name if is_pair else "")
         return cls(loaded, policy, graph_tokens, budget)
 
     def warm_up(self, rows: int = 1) -> None:
@@ -160,11 +165,13 @@ class SpeculativeDecoder:
 
     def generate(
         self,
-        prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        prompts: Prompts,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         *,
         chat: bool = True,
+        system: str | None = None,
+        stop: str | Sequence[str] = (),
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
@@ -172,21 +179,24 @@ class SpeculativeDecoder:
         frequency_penalty: float = 0.0,
         presence_penalty: float = 0.0,
         logit_bias: Mapping[int, float] = MappingProxyType({}),
-        seed: int = 0,
+        seed: int | None = None,
         sequences: Sequence[int] | None = None,
         rule: str | None = None,
         constraint: Constraint | Sequence[Constraint | None] | None = None,
         logprobs: int | None = None,
         watch: Callable[[Step], None] = lambda step: None,
     ) -> Output:
-        """Answer or continue one prompt or several, given as text or token ids, in one batch.
+        """Answer or continue one prompt or several, in one batch.
 
-        prompts: with a chat template each text is the user's turn of a new conversation. Without a template, or with
-        chat=False, it is continued as it is. Token ids are used unchanged. A list of texts is a list of independent
-        prompts.
+        prompts: a text, a conversation, token ids, or a list of these, which are independent of each other. With a chat
+        template a text is the user's turn of a new conversation; without one, or with chat=False, it is continued as it
+        is. A conversation is a list of messages: [{"role": "user", "content": "Hello"}]. Token ids are used unchanged.
+        system: the system turn before a text or a conversation.
 
-        A prompt's text does not depend on the other prompts. Rows have trees of different sizes and end independently,
-        with an EOS token or after `max_new_tokens`. sequences: numbers of the random streams (default 0, 1, ...).
+        A prompt's text does not depend on the other prompts. Rows have trees of different sizes and end independently:
+        with an EOS token, after `max_new_tokens`, or with the token that completes a `stop` string, of which the text
+        shows nothing. seed: None takes a new one for each call, which the Output has. sequences: numbers of the random
+        streams (default 0, 1, ...).
 
         For the settings from top_k to logit_bias see `Sampling`. logprobs: with how many most probable tokens, 0 to 20,
         the Output has the log-probability of each new token by the target itself, before those settings.
@@ -201,8 +211,9 @@ class SpeculativeDecoder:
         watch(step): called with each round as it comes, the prompts' own forward first; the last round's tokens may run
         past the end of a text (see `cut`). Raises InputError for empty or too long prompts.
         """
-        ids = self.encode(prompts, chat)
+        ids = self.encode(prompts, chat, system)
         check_new_tokens(max_new_tokens)
+        stop = checked_stops(stop)
         check_kind("watch", watch, Callable, "a function of a round's Step")
         for number, prompt in enumerate(ids):
             check_length(len(prompt), max_new_tokens, self.pair.target.max_positions, f"prompt {number}")
@@ -210,10 +221,22 @@ class SpeculativeDecoder:
                 total = f"{len(prompt)} tokens + {max_new_tokens} new ones"
                 raise InputError(f"prompt {number}: {total} exceed the limit of {self.graph_tokens} (graph_tokens)")
         constraints = self._constraints(constraint, len(ids))
-        penalties = frequency_penalty, presence_penalty, logit_bias
-        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed, min_p, *penalties)
+        sampling = self._sampling(
+            seed,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=logit_bias,
+        )
         check_logprobs("logprobs", logprobs)
-        trace, scores = Trace(len(ids)), [[] for _ in ids]
+        trace, stopped, scores = Trace(len(ids)), set(), [[] for _ in ids]
+        rows = constraints or [None] * len(ids)
+        texts = [StoppableText(self.pair.tokenizer, stop, self._hidden(row)) for row in rows]
+        shown = [""] * len(ids)
         for step in generate(
             *self._parts(len(ids)),
             ids,
@@ -224,23 +247,35 @@ class SpeculativeDecoder:
             rule=rule,
             constraints=constraints,
             logprobs=logprobs,
+            stopped=stopped,
         ):
             trace.add(step)
             for row, values in zip(step.rows.tolist(), step.extra.get("logprobs", ()), strict=False):
                 scores[row] += values
+            for number in step.rows.tolist() if stop else ():
+                text = texts[number]
+                shown[number] += text.add(cut(trace.tokens[number], max_new_tokens, self.eos)[text.tokens :])
+                if text.stopped:
+                    stopped.add(number)
             watch(step._replace(extra={**step.extra, "tokenizer": self.pair.tokenizer}))
-        tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
-        texts = [self._text(new, row) for new, row in zip(tokens, constraints or [None] * len(ids), strict=True)]
+        if stop:
+            tokens = trace.finish([text.tokens for text in texts])
+            shown = [begin + text.end() for begin, text in zip(shown, texts, strict=True)]
+        else:
+            tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
+            shown = [self._text(new, row) for new, row in zip(tokens, rows, strict=True)]
         scores = [values[: len(new)] for values, new in zip(scores, tokens, strict=True)]
-        return Output(tokens, texts, trace.statistics, None if logprobs is None else scores)
+        return Output(tokens, shown, trace.statistics, sampling.seed, None if logprobs is None else scores)
 
     def stream(
         self,
-        prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Iterator[str | Sequence[int]],
+        prompts: Prompts | Iterator[Prompt],
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         *,
         chat: bool = True,
+        system: str | None = None,
+        stop: str | Sequence[str] = (),
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
@@ -248,7 +283,7 @@ class SpeculativeDecoder:
         frequency_penalty: float = 0.0,
         presence_penalty: float = 0.0,
         logit_bias: Mapping[int, float] = MappingProxyType({}),
-        seed: int = 0,
+        seed: int | None = None,
         rule: str | None = None,
         max_rows: int = 16,
         max_tokens: int = 16384,
@@ -256,8 +291,8 @@ class SpeculativeDecoder:
         """Answer or continue prompts as `generate` does. Yield, round by round, a prompt's number and its next tokens.
 
         prompts: as in `generate`, or an iterator. At most `max_rows` prompts are decoded together; the next prompt is
-        taken when a row is free. A prompt's number is its position, and the number of its random stream. max_tokens:
-        see `BatchDecoder`, which also takes settings per prompt.
+        taken when a row is free. A prompt's number is its position, and the number of its random stream. The tokens end
+        with the one that completes a `stop` string. max_tokens: see `BatchDecoder`, with settings per prompt.
 
         Raises InputError as `generate` does, for a prompt that is too long only when it is taken. Also raises it with
         CUDA graphs, whose batches are fixed.
@@ -265,17 +300,35 @@ class SpeculativeDecoder:
         if self.graph_tokens:
             raise InputError("stream does not use CUDA graphs; use a decoder with graph_tokens = 0, or generate")
         check_new_tokens(max_new_tokens)
-        penalties = frequency_penalty, presence_penalty, logit_bias
-        sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed, min_p, *penalties)
+        stop = checked_stops(stop)
+        sampling = self._sampling(
+            seed,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=logit_bias,
+        )
         sampling.check_vocabulary(self.pair.target.config.vocab_size)
         batch = BatchDecoder(
             self.pair, self.policy, max_rows=max_rows, max_tokens=max_tokens, max_waiting=max_rows, rule=rule
         )
         if isinstance(prompts, Iterator):
-            ids = (self._encoded(prompt, chat) for prompt in prompts)
+            ids = (encode_one(self.pair, prompt, chat, system) for prompt in prompts)
         else:
-            ids = iter(self.encode(prompts, chat))
-        return _stream(batch, enumerate(ids), max_new_tokens, sampling)
+            ids = iter(self.encode(prompts, chat, system))
+        return _stream(batch, enumerate(ids), max_new_tokens, sampling, stop)
+
+    def _sampling(self, seed: int | None, **settings: Any) -> Sampling:
+        """Return the settings with the seed; for None a new one, the same in all processes of a split target. Greedy
+        texts need none: theirs is 0."""
+        sampling = Sampling(**settings, seed=0 if seed is None else seed)
+        if seed is not None or not sampling.temperature:
+            return sampling
+        return replace(sampling, seed=from_first_process(new_seed()) if self.pair.target.is_split else new_seed())
 
     def _constraints(
         self, constraint: Constraint | Sequence[Constraint | None] | None, count: int
@@ -291,6 +344,11 @@ class SpeculativeDecoder:
         for given in filter(None, each):
             check_constraint(self.policy, given)
         return [given and RowConstraint.of(given, self.pair.vocabulary) for given in each]
+
+    def _hidden(self, constraint: RowConstraint | None) -> frozenset[int] | None:
+        """Return the tokens that a text does not show: of a constrained one those that end it, else the special ones
+        (None)."""
+        return None if constraint is None else self.eos
 
     def _text(self, tokens: list[int], constraint: RowConstraint | None) -> str:
         """Return a text; a constrained one with its special tokens, such as those around a call of a tool."""
@@ -325,49 +383,39 @@ class SpeculativeDecoder:
     def eos(self) -> frozenset[int]:
         return self.pair.target.eos
 
-    def encode(
-        self, prompts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], chat: bool = True
-    ) -> list[list[int]]:
-        """Return the token ids of each prompt, with the chat template as in `generate`.
-
-        Raises InputError for an empty prompt or an id outside the vocabulary.
-        """
-        if hasattr(prompts, "tolist"):  # a tensor or an array
-            prompts = prompts.tolist()
-        if isinstance(prompts, str):
-            prompts = [prompts]
-        if isinstance(prompts, Mapping):
-            raise InputError("a mapping is no prompt: give its input_ids, or the text")
-        check_kind("prompts", prompts, Sequence, "a text, token ids, or a list of either")
-        if not len(prompts):
-            raise InputError("no prompt: give at least one")
-        if isinstance(prompts[0], Integral):
-            prompts = [prompts]
-        return [self._encoded(prompt, chat) for prompt in prompts]
-
-    def _encoded(self, prompt: str | Sequence[int], chat: bool) -> list[int]:
-        """Return the token ids of one prompt."""
-        check_truth("chat", chat)
-        if isinstance(prompt, Mapping):
-            raise InputError("a mapping is no prompt: give its input_ids, or the text")
-        if isinstance(prompt, str):
-            prompt = conversation(self.pair.tokenizer, self.pair.template if chat else "", [prompt])
-        return checked_ids(prompt, self.pair.target.config.vocab_size)
+    def encode(self, prompts: Prompts, chat: bool = True, system: str | None = None) -> list[list[int]]:
+        """Return the token ids of each prompt; see `generate`, and `c2t.verification.prompts` for what is refused."""
+        return encode(self.pair, prompts, chat, system)
 
 
 def _stream(
-    batch: BatchDecoder, prompts: Iterator[tuple[int, list[int]]], max_new_tokens: int, sampling: Sampling
+    batch: BatchDecoder,
+    prompts: Iterator[tuple[int, list[int]]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    stop: tuple[str, ...],
 ) -> Iterator[tuple[int, list[int]]]:
     """Decode numbered prompts; take the next one only when a row is free."""
     numbers: dict[Request, int] = {}
+    texts: dict[Request, StoppableText] = {}
     while True:
-        for number, ids in islice(prompts, batch.max_rows - batch.running - batch.waiting):
-            numbers[batch.submit(ids, max_new_tokens, sampling, sequence=number)] = number
+        for number, ids in islice(prompts, batch.max_rows - len(numbers)):
+            request = batch.submit(ids, max_new_tokens, sampling, sequence=number)
+            numbers[request], texts[request] = number, StoppableText(batch.pair.tokenizer, stop)
         updates = batch.step()
         if not updates:
             return
         for request, tokens, finish in updates:
-            yield (numbers[request] if finish is None else numbers.pop(request)), tokens
+            text, number = texts[request], numbers[request]
+            if stop:
+                begin = text.tokens
+                text.add(tokens)
+                tokens = tokens[: text.tokens - begin]
+            if text.stopped:
+                batch.cancel(request)
+            if text.stopped or finish is not None:
+                del texts[request], numbers[request]
+            yield number, tokens
 
 
 def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:

@@ -10,6 +10,7 @@ no such bound: a rounding error in one token's probability shifts the intervals 
 """
 
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ from c2t.kernels.noise import Noise
 
 VERSION = 3  # of sampled texts and their trees: it rises when the same seed gives others
 CACHED, ON_DEVICE = 2**16, 2**25  # logits that get noise together: those that fit a core's cache; 256 MB on a GPU
+SEEDS = 2**32  # that `new_seed` chooses from: short enough to be typed
 LEAST = 1e-4  # smallest temperature and penalty, 1 / LEAST the largest: outside, logits overflow or round to ties
 PENALTY, BIAS = 2.0, 100.0  # largest penalty of a count, and largest bias, as OpenAI's API has them
 BIASES = 1024  # biased tokens at most
@@ -203,6 +205,11 @@ class Sampling:
             return argmax(logits)
         key = stream_key(self.seed, sequence, position)
         return walk.draw(logits, key) if walk.serves(logits) else gumbel_max(logits, key)
+
+
+def new_seed() -> int:
+    """Return a seed that nobody has chosen."""
+    return secrets.randbelow(SEEDS)
 
 
 def _checked_bias(bias: Any) -> tuple[tuple[int, float], ...]:

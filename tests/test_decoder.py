@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from c2t import C2T, Eagle2, InputError, Plain, SpeculativeDecoder
+from c2t import C2T, Eagle2, InputError, JointThreshold, Plain, SpeculativeDecoder
+from c2t.batching import BatchDecoder
 from c2t.costs.statistics import Statistics
 from c2t.kernels.native import kernels
-from c2t.policies import DySpec, JointThreshold, MCSDPlus, Sequoia
+from c2t.policies import DySpec, MCSDPlus, Sequoia
 from c2t.storage import paths
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
@@ -85,7 +86,7 @@ def test_one_prompt_may_be_text_or_ids(decoder: SpeculativeDecoder) -> None:
     assert any(other != by_ids.sequences for other in others)
 
 
-CHAT = "{% for m in messages %}w1 {{ m.content }}{% endfor %}{% if add_generation_prompt %} w2{% endif %}"
+CHAT = "{% for m in messages %}w1 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w2{% endif %}"
 
 
 @pytest.fixture
@@ -114,6 +115,81 @@ def test_a_text_is_continued_as_it_stands_where_the_pair_has_none(decoder: Specu
     assert decoder.pair.template == ""
     assert decoder.encode("w5 w9") == decoder.encode("w5 w9", chat=False) == [[5, 9]]
     assert decoder.encode(["w5", "w9"]) == [[5], [9]]
+
+
+def test_messages_are_one_conversation_and_lists_of_them_several(chatting: SpeculativeDecoder) -> None:
+    first, second = [{"role": "user", "content": "w5"}], [{"role": "user", "content": "w9"}]
+    assert chatting.encode(first) == chatting.encode([first]) == chatting.encode("w5") == [[1, 5, 2]]
+    assert chatting.encode([first, second]) == [[1, 5, 2], [1, 9, 2]]
+    assert chatting.encode(["w5", second]) == [[1, 5, 2], [1, 9, 2]]
+    assert chatting.generate([first, second], 6).sequences == chatting.generate(["w5", "w9"], 6).sequences
+    again = [*first, {"role": "assistant", "content": "w7"}, *second]
+    assert chatting.encode(again) == [[1, 5, 1, 7, 1, 9, 2]]
+    streamed: list[list[int]] = [[], []]
+    for number, tokens in chatting.stream([first, second], 6, system="w3"):
+        streamed[number] += tokens
+    assert streamed == chatting.generate(["w5", "w9"], 6, system="w3").sequences
+
+
+def test_a_system_turn_comes_first(chatting: SpeculativeDecoder) -> None:
+    said = [{"role": "system", "content": "w3"}, {"role": "user", "content": "w5"}]
+    assert chatting.encode("w5", system="w3") == chatting.encode(said[1:], system="w3") == chatting.encode(said)
+    assert chatting.encode(said) == [[1, 3, 1, 5, 2]]
+    with pytest.raises(InputError, match="have a system turn already"):
+        chatting.encode(said, system="w3")
+    with pytest.raises(InputError, match="token ids are used unchanged"):
+        chatting.encode([[5]], system="w3")
+
+
+def test_a_text_ends_before_a_stop_string_and_its_rows_leave(decoder: SpeculativeDecoder) -> None:
+    """With the token that completes it; other rows go on, and the statistics count what is there."""
+    free = decoder.generate(PROMPTS, max_new_tokens=15)
+    longest = max(range(len(PROMPTS)), key=lambda i: len(free.sequences[i]))
+    stop = f"{words(free.sequences[longest][4:6])} "  # of two tokens; the blank comes with a third one
+    steps = []
+    output = decoder.generate(PROMPTS, max_new_tokens=15, stop=["nowhere", stop], watch=steps.append)
+    for number, (text, tokens) in enumerate(zip(free.texts, free.sequences, strict=True)):
+        own = output.statistics[number]
+        begin = text.find(stop)
+        assert output.texts[number] == (text if begin < 0 else text[:begin])
+        assert output.sequences[number] == (
+            tokens if begin < 0 else tokens[: len(text[: begin + len(stop)].split()) + 1]
+        )
+        assert own.new_tokens == len(output.sequences[number])
+        assert own.prompts + sum(a + 1 for a in own.accepted) - own.cut == own.new_tokens
+    assert stop in free.texts[longest]
+    assert len(output.statistics[longest].accepted) < len(free.statistics[longest].accepted), "it takes fewer rounds"
+    streamed: list[list[int]] = [[] for _ in PROMPTS]
+    for number, tokens in decoder.stream(PROMPTS, 15, stop=stop, max_rows=1):
+        streamed[number] += tokens
+    assert streamed == output.sequences
+
+
+def test_a_new_seed_is_in_the_output_and_gives_the_same_text(decoder: SpeculativeDecoder) -> None:
+    seeds = {decoder.generate(PROMPTS[0], 1, 0.9).seed for _ in range(3)}
+    assert len(seeds) == 3
+    output = decoder.generate(PROMPTS, 12, 0.9)
+    assert decoder.generate(PROMPTS, 12, 0.9, seed=output.seed) == output
+    assert decoder.generate(PROMPTS[0], 1).seed == 0, "a greedy text needs none"
+
+
+def test_a_policy_may_be_its_text(decoder: SpeculativeDecoder) -> None:
+    named = SpeculativeDecoder(decoder.pair, "threshold:threshold=0.2,levels=3")
+    assert named.policy == JointThreshold(threshold=0.2, levels=3)
+    assert BatchDecoder(decoder.pair, "eagle2:N=6,K=3").policy == Eagle2(N=6, K=3)
+    learned = SpeculativeDecoder.from_pretrained("toy", policy="c2t:beta=0.3").policy
+    assert learned.beta == 0.3
+    assert learned.classifier.output.weight.equal(toy_classifier().output.weight)
+    with pytest.raises(InputError, match="no policy is called 'eagle'; known: plain"):
+        BatchDecoder(decoder.pair, "eagle")
+
+
+def test_reprs_are_one_line_that_says_what_decodes(decoder: SpeculativeDecoder, home: Path) -> None:
+    pair = home / "checkpoints" / "toy"
+    parts = f"target='{pair / 'target'}', draft='{pair / 'draft'}', dtype='float64', device='cpu'"
+    assert repr(decoder.pair) == f"Pair('toy', {parts})"
+    named = SpeculativeDecoder(decoder.pair, "eagle2:N=6")
+    assert repr(named) == f"SpeculativeDecoder(Pair('toy', {parts}), policy='eagle2:N=6')"
 
 
 def test_several_prompts_have_no_single_text(decoder: SpeculativeDecoder) -> None:
@@ -228,7 +304,7 @@ encoded = decoder.pair.tokenizer("w1 w2", return_tensors="pt")
 for call in (
     lambda: decoder.generate(encoded),
     lambda: decoder.generate([dict(encoded)]),
-    lambda: SpeculativeDecoder.from_pretrained("toy", policy="eagle2"),
+    lambda: SpeculativeDecoder.from_pretrained("toy", policy="eagle"),
     lambda: SpeculativeDecoder.from_pretrained("toy", policy=Eagle2),
     lambda: C2T("tiny"),
     lambda: Eagle2(N=2.5),
@@ -253,8 +329,11 @@ def test_values_of_other_kinds_are_refused(home: Path) -> None:
     command = [sys.executable, "-c", WRONG_KINDS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
-        *["a mapping is no prompt: give its input_ids, or the text"] * 2,
-        "policy = 'eagle2' is no policy: give one, such as Eagle2() (see c2t.policies)",
+        "a mapping is no prompt: give its input_ids, a text, or a list of messages",
+        "a message's role = None must be one of system, user, assistant, tool",
+        "no policy is called 'eagle'; known: plain, chain, dymax, dyjoint, eagle1, static, eagle2, c2t, threshold, "
+        "opttree, caddtree, talon, ddd, entropy, sampled-chain, specinfer, mcsd, mcsd+, sequoia, dyspec, "
+        "dyspec-threshold, budget, hierarchical",
         "policy = Eagle2 is a class: give an instance, such as Eagle2()",
         "C2T: 'tiny' is no classifier: load one by TreeClassifier.from_pretrained",
         "Eagle2: N = 2.5 must be a whole number",

@@ -37,11 +37,12 @@ NO_NUMBER = [*NEVER, True, False, "5", [1], (), math.nan]
 NO_WHOLE = [*NO_NUMBER, None, 1.5, math.inf, -math.inf]
 NO_COUNT = [*NO_WHOLE, 0, -1, -(10**30)]
 NO_TRUTH = [*NEVER, "no", "", 0, 1, None, []]
-NO_POLICY = [*NEVER, True, 5, "eagle2", Eagle2, [], math.nan]
+NO_POLICY = [*NEVER, True, 5, "eagle", Eagle2, [], math.nan]
 NO_PLACE = [*NEVER, True, 5, 1.5, []]
 NO_TEXTS = [*NEVER, True, 5, None, Path("a"), math.nan]
 NO_PROMPTS = [*NO_TEXTS, [], [[]], (), range(0), [1.5], [[1.5]], [-1], [10**9], [10**30], [None], [True], ["a", 1]]
 NO_PROMPTS += [[1, "a"], [["a", "b"]], [Path("a")], [Nothing()], [torch.tensor(5)], [{"input_ids": [1]}], iter([1])]
+NO_PROMPTS += [{"role": "user", "content": "a"}, [{"role": "user", "content": "a"}, "a"], [[{"role": "user"}]]]
 NO_PROMPTS += [torch.ones(2, 2, 2).long(), torch.tensor([]), torch.tensor(5), np.array([[1.0]]), ["a", [1.0]]]
 
 
@@ -71,11 +72,13 @@ CALLS = {
             "top_p": [*NO_NUMBER, None, 0, -1, 1.5, math.inf],
             "min_p": [*NO_NUMBER, None, -1, 1.5, math.inf],
             "repetition_penalty": [*NO_NUMBER, None, 0, -1, math.inf],
+            "seed": [value for value in NO_WHOLE if value is not None],
+            "system": [*NEVER, 5, "a"],
+            "stop": [*NEVER, 5, None, "", [""], [5], ["a"] * 10**5],
             "frequency_penalty": [*NO_NUMBER, None, 3, -1e9, math.inf],
             "presence_penalty": [*NO_NUMBER, None, 3, -1e9, math.inf],
             "logit_bias": [*NEVER, True, 5, "a", None, [1], (1,), ((1, 2, 3),), {1: "a"}, {10**9: 1.0}, {1.5: 1}],
             "logprobs": [*(value for value in NO_WHOLE if value is not None), -1, 21, 10**30],
-            "seed": NO_WHOLE,
             "chat": NO_TRUTH,
             "rule": [*NO_NUMBER, 0, 5, "", "nothing"],
             "sequences": [*NEVER, True, 5, "a", [], [1, 2], [True], [1.5], [None], [10**30], iter([1])],
@@ -255,8 +258,9 @@ def test_a_wrong_setting_of_a_policy_is_refused_in_one_line(given, name: str) ->
 
 
 def test_everything_public_is_called_here() -> None:
-    called = {"C2T", "POLICIES", "Eagle2", "Plain", "SpeculativeDecoder", "TreeClassifier", "load_pair", "show"}
-    assert set(c2t.__all__) == called | {"InputError", "Output"}  # which nobody makes
+    called = {"SpeculativeDecoder", "TreeClassifier", "load_pair", "show"}
+    policies = {"POLICIES", *(kind.__name__ for kind in POLICIES.values())} & set(c2t.__all__)
+    assert set(c2t.__all__) == called | policies | {"InputError", "Output"}  # which nobody makes
 
 
 def test_numbers_of_numpy_are_numbers(given) -> None:

@@ -34,19 +34,15 @@ def harvest(
     context: terminal.Context,
     prompts: o.Prompts = None,
     out: Annotated[Path | None, o.folder_out("data/harvest/PAIR; with --policy mcsd+ PAIR-mcsd+")] = None,
-    k: Annotated[
-        int, typer.Option("--k", help="Children to draft for a node, and nodes to expand on each level.")
-    ] = HARVEST.K,
+    k: Annotated[int, typer.Option("--k", help="Children of a node; nodes to expand.")] = HARVEST.K,
     levels: Annotated[int, typer.Option(help="Levels of the trees.")] = HARVEST.levels,
-    m: Annotated[
-        int, typer.Option("--m", help="Compute the entropy of the draft from its M most probable tokens.")
-    ] = HARVEST.M,
+    m: Annotated[int, typer.Option("--m", help="Tokens that the entropy is over.")] = HARVEST.M,
     live: o.Live = HARVEST.live,
     limit: o.Limit = PROMPTS,
     max_new_tokens: o.MaxNewTokens = HARVEST.max_new_tokens,
     temperature: o.Temperature = HARVEST.temperature,
     seed: o.Seed = HARVEST.seed,
-    batch: Annotated[int, typer.Option(help="Conversations to run together; more need more memory.")] = HARVEST.batch,
+    batch: Annotated[int, typer.Option(help="Conversations to run together.")] = HARVEST.batch,
     policy: o.Trees = HARVEST.policy,
     columns: o.Columns = "",
     positions: o.Positions = HARVEST.positions,
@@ -160,24 +156,26 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="Model to train: c2t, the paper's classifier; c2t-conditional, which judges a token given that the "
-            "tokens before it are accepted; mcsd-hidden or mcsd-topk, the decision models of the policy mcsd+."
+            help="Model to train: c2t, the paper's classifier; c2t-conditional, for tokens after accepted ones; "
+            "mcsd-hidden or mcsd-topk, the decision models of the policy mcsd+.",
+            metavar="NAME",
         ),
     ] = "c2t",
     hidden: Annotated[int, typer.Option(help="Hidden units of the network.")] = TRAIN.hidden,
     features: Annotated[
         str | None,
-        typer.Option(help="Inputs of the network, separated by commas.", show_default=",".join(TRAIN.features)),
+        typer.Option(help="Inputs of the network.", metavar="NAMES", show_default=",".join(TRAIN.features)),
     ] = None,
     epochs: o.Epochs = TRAIN.epochs,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate of Adam.", show_default="1e-3; for c2t-conditional 3e-3")
+        float | None,
+        typer.Option(help="Learning rate of Adam.", show_default="1e-3; for c2t-conditional 3e-3"),
     ] = None,
     batch_size: o.BatchSize = TRAIN.batch_size,
     negatives: Annotated[
         int | None,
         typer.Option(
-            help="Rejected tokens to learn from for each accepted one; 0 takes all of them.",
+            help="Rejected tokens for each accepted one; 0: all.",
             show_default="1 for c2t, 0 for other models",
         ),
     ] = None,
@@ -222,7 +220,7 @@ def finetune(
             help="Harvests to learn from: folders, or names of pairs.",
             show_default=f"{checkpoints.DEFAULT_PAIR}, else the one of --from",
             parser=o.a_name,
-            metavar="[DATA]...",
+            metavar="DATA",
         ),
     ] = None,
     out: Annotated[Path | None, o.folder_out("checkpoints/local/PAIR-finetuned/classifier")] = None,

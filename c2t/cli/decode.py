@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from c2t.classifier import TreeClassifier
@@ -15,15 +16,17 @@ from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.cli.chat import Settings as ChatSettings
 from c2t.cli.chat import converse
-from c2t.cli.stream import TextStream
 from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
+from c2t.grammars.grammar import Grammar
 from c2t.models.loading.load import Pair, with_ngrams
 from c2t.models.target.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.output.progress import progress_bar
+from c2t.output.stoppable import checked_stops
 from c2t.policies.spec import describe, parse
 from c2t.protocols import Policy
 from c2t.replay.prompts import default_prompts
+from c2t.storage.checked import read_file
 from c2t.storage.paths import DEFAULT_PAIR, is_name
 from c2t.storage.provenance import hardware
 from c2t.storage.results import check_place
@@ -38,14 +41,16 @@ BENCH = benchmark.BenchSettings()
 TUNED_AT = TuneSettings().temperature
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 GRAPHED = ("cuda",)  # elsewhere graphs are called kernel by kernel, padded
-Tuned = Annotated[bool, typer.Option("--tuned", help="Use the policy that c2t tune found to be the fastest here.")]
+Tuned = Annotated[bool, typer.Option("--tuned", help="Use what c2t tune found to be the fastest.")]
 # Options of generate -> options that cannot be given with them, and the line that says so.
 EXCLUSIVE = {
     "prompts": (("chat", "prompt"), "--prompts is in place of PROMPT and of --chat: leave one out"),
-    "raw": (("chat",), "--chat answers with the pair's chat template: leave --raw out"),
+    "raw": (("chat", "system"), "--{} is for the pair's chat template: leave --raw out"),
     "tp": (("chat",), "--chat reads a terminal, which only one process has: leave --tp out"),
     "graphs": (("chat", "tp"), "--graphs decodes texts of a known length in one process: leave --{} out"),
     "tuned": (("policy", "beta"), "--tuned chooses the policy: leave --policy and --beta out"),
+    "json_schema": (("regex", "grammar"), "a text has one constraint: leave --json-schema or --{} out"),
+    "regex": (("grammar",), "a text has one constraint: leave --regex or --{} out"),
 }
 
 
@@ -55,17 +60,20 @@ def generate(
     models: o.Models,
     prompt: Annotated[
         str | None,
-        typer.Argument(help="Text to answer, or to continue if the pair has no chat template.", show_default=PROMPT),
+        typer.Argument(
+            help="Text to answer; without a chat template, to continue.", metavar="PROMPT", show_default=False
+        ),
     ] = None,
     chat: Annotated[
         bool,
-        typer.Option("--chat", help="Hold a conversation: read turns, a line each, until /exit or Ctrl-D."),
+        typer.Option("--chat", help="Hold a conversation, a line a turn, until /exit."),
     ] = False,
+    system: o.System = None,
     raw: o.Raw = False,
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Prompt file (JSONL) in place of PROMPT: its first turns are decoded together.",
+            help="Decode the first turns of a JSONL file together.",
             parser=o.a_path,
             metavar="FILE",
         ),
@@ -76,24 +84,33 @@ def generate(
     beta: Annotated[
         float | None,
         typer.Option(
-            help="Keep the tokens to which the policy c2t gives at least this confidence, between 0 and 1.",
-            show_default="the classifier's own",
+            help="Least confidence of policy c2t.",
+            show_default="the classifier's",
         ),
     ] = None,
     max_new_tokens: o.MaxNewTokens = 128,
     temperature: o.Temperature = 0.0,
-    seed: o.Seed = 0,
+    top_p: o.TopP = 1.0,
+    top_k: o.TopK = 0,
+    min_p: o.MinP = 0.0,
+    seed: o.NewSeed = None,
+    stop: o.Stop = None,
+    json_schema: o.JsonSchema = None,
+    regex: o.Regex = None,
+    grammar: o.GrammarFile = None,
     rule: o.Rule = None,
     tp: o.TensorParallel = False,
     graphs: o.Graphs = False,
+    threads: o.Threads = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show tau, gamma and draft passes.", rich_help_panel=o.OUTPUT_PANEL)
+    ] = False,
     json: o.Json = None,
 ) -> None:
-    """Answer or continue a prompt, and show how many rounds and verified tokens that took.
+    """Answer or continue a prompt, and show how fast that was.
 
-    The text appears round by round, and nothing else on stdout.
-    On a terminal the tokens that the draft guessed are green, unless NO_COLOR is set.
-    With --chat, PROMPT is the first turn, and Ctrl-C ends an answer.
-    Several prompts out of a file appear when all of them have ended, in the file's order.
+    The text appears round by round, those tokens green that the draft guessed.
+    Texts of --prompts appear when all of them have ended. Ctrl-C ends an answer of --chat.
     """
     for option, (others, line) in EXCLUSIVE.items():
         terminal.refuse(context, option, others, line)
@@ -101,6 +118,12 @@ def generate(
     if tp and rank_and_world()[0]:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         json = None
+    constraint = _constraint(json_schema, regex, grammar)
+    how = ChatSettings(
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, rule, checked_stops(stop or ()), constraint
+    )
+    if threads is not None:
+        torch.set_num_threads(threads)
     pair = shared.load(models, tp)
     if graphs and pair.target.device.type not in GRAPHED:
         raise InputError(f"--graphs is for CUDA devices, and the target is on {pair.target.device}: leave it out")
@@ -121,33 +144,51 @@ def generate(
         check_length(longest, max_new_tokens, pair.target.max_positions, "the prompt")
         decoder = SpeculativeDecoder(pair, chosen, graph_tokens=longest + max_new_tokens)
     decoder.warm_up(len(texts))  # part of loading, not of the text's time
-    settings = {"pair": pair.name, "policy": describe(chosen), "temperature": temperature, "seed": seed}
-    settings |= {"raw": raw, "rule": rule, "max_new_tokens": max_new_tokens}
-    how = ChatSettings(max_new_tokens, temperature, seed, rule)
+    about = {"pair": pair.name, "policy": describe(chosen), "raw": raw, "system": system}
     if chat:
-        talk = converse(decoder, prompt, how)
+        talk = converse(decoder, prompt, how, system, verbose)
         figures = {"turns": talk.turns, "answers": talk.answers, **talk.total.figures(), "seconds": talk.seconds}
+        seed = talk.seed
     else:
-        figures = _decode(decoder, texts, how, raw)
-    terminal.result(json, "generate", figures, settings)
+        figures, seed = _decode(decoder, texts, how, system, raw, verbose)
+    terminal.result(json, "generate", figures, about | how.facts() | {"seed": seed})
 
 
-def _decode(decoder: SpeculativeDecoder, texts: list[str], settings: ChatSettings, raw: bool) -> dict[str, Any]:
-    """Print what one text becomes round by round, or several when they have ended; return the figures."""
-    streams = [TextStream(decoder, settings.max_new_tokens, _continued(decoder.pair, text, raw)) for text in texts]
+def _constraint(json_schema: Path | None, regex: str | None, grammar: Path | None) -> Grammar | None:
+    """Return what the text must follow, None for anything; InputError that names the file that is none."""
+    if regex is not None:
+        return Grammar.regex(regex)
+    file = json_schema or grammar
+    if file is None:
+        return None
+    try:
+        text = read_file(file).decode()
+        return Grammar.json_schema(text) if json_schema else Grammar.lark(text)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: no text in UTF-8") from error
+    except InputError as error:
+        raise InputError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+
+
+def _decode(
+    decoder: SpeculativeDecoder, texts: list[str], settings: ChatSettings, system: str | None, raw: bool, verbose: bool
+) -> tuple[dict[str, Any], int]:
+    """Print what one text becomes round by round, or several when they have ended; return the figures and the seed."""
+    streams = [settings.stream(decoder, _continued(decoder.pair, text, raw)) for text in texts]
     alone = len(texts) == 1
     watch = streams[0] if alone else lambda step: None
     start = time.perf_counter()
-    output = decoder.generate(texts, **settings._asdict(), chat=not raw, watch=watch)
+    output = decoder.generate(texts, **settings._asdict(), chat=not raw, system=system, watch=watch)
     seconds = time.perf_counter() - start
     if alone:
         streams[0].end()
     else:
         for stream, tokens in zip(streams, output.sequences, strict=True):
             stream.whole(tokens)
-    terminal.say(reports.statistics_line(output.total, seconds), error=True)
+    seed = output.seed if settings.temperature else None
+    terminal.say(reports.statistics_line(output.total, seconds, seed, verbose), error=True)
     generated = {"text": output.text} if alone else {"texts": output.texts}
-    return {**generated, **output.total.figures(), "seconds": seconds}
+    return {**generated, **output.total.figures(), "seconds": seconds}, output.seed
 
 
 def _continued(pair: Pair, text: str, raw: bool) -> str:
@@ -161,25 +202,24 @@ def bench(
     policies: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare, separated by commas, settings after a colon: eagle2:N=60,K=10,c2t:beta=0.5; "
-            "all compares every one.",
-            show_default="plain, eagle2 and c2t at several sizes; with --tuned only plain",
+            help="Policies to compare: eagle2:N=60,K=10,c2t; or all.",
+            metavar="POLICIES",
+            show_default="plain, eagle2, c2t; with --tuned plain",
         ),
     ] = None,
     tuned: Tuned = False,
     batch: Annotated[
         str | None,
         typer.Option(
-            help="Only measure tokens/s, for these numbers of prompts decoded together: 1,4,16.",
+            help="Only measure speeds at these batch sizes: 1,4,16.",
             metavar="SIZES",
-            show_default="one prompt at a time",
             parser=o.a_word,
         ),
     ] = None,
     classifier: o.Classifier = None,
     prompts: o.Prompts = None,
     limit: o.Limit = BENCH.limit,
-    timed: Annotated[int, typer.Option(help="Prompts to measure the speed on; 0 measures none.")] = BENCH.timed,
+    timed: Annotated[int, typer.Option(help="Prompts to time; 0 times none.")] = BENCH.timed,
     max_new_tokens: o.MaxNewTokens = BENCH.max_new_tokens,
     temperature: o.BenchTemperature = None,
     seed: o.Seed = BENCH.seed,
@@ -187,7 +227,7 @@ def bench(
     rule: o.Rule = BENCH.rule,
     figure: Annotated[
         Path | None,
-        o.file_out("With --batch, plot tokens/s over the batch size into this PNG file."),
+        o.file_out("With --batch, plot the speeds into this PNG file."),
     ] = None,
     json: o.Json = None,
 ) -> None:
@@ -330,7 +370,7 @@ def info(
         typer.Argument(
             help="Name of a pair, or folder or Hub id of a pair's part, a classifier or a harvest.",
             parser=o.a_name,
-            metavar="[NAME]",
+            metavar="NAME",
         ),
     ] = DEFAULT_PAIR,
 ) -> None:

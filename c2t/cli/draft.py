@@ -11,6 +11,7 @@ import typer
 from c2t.classifier import TreeClassifier
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
+from c2t.cli.help import Command, CommandGroup
 from c2t.errors import InputError
 from c2t.models.drafts.uniform import LOOKUP
 from c2t.models.loading.load import Pair, load_pair
@@ -23,7 +24,10 @@ from c2t.storage import paths
 from c2t.study import autotune as tuning
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Train a draft head for a model of your own: c2t draft train."
+    cls=CommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Train a draft head for a model of your own: c2t draft train.",
 )
 TRIED = ("chain", "threshold")  # policies: with all that tune tries, each would decode one short text in the time
 
@@ -32,7 +36,7 @@ TRIED = ("chain", "threshold")  # policies: with all that tune tries, each would
 def draft() -> None: ...
 
 
-@app.command("train")
+@app.command("train", cls=Command)
 @o.with_models
 def train(
     models: o.Models,

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -10,11 +11,6 @@ import typer
 
 from c2t.errors import InputError
 from c2t.harvest.extra_columns import COLUMNS
-from c2t.models.drafts.uniform import LOOKUP
-from c2t.models.loading.names import ENDINGS, parts
-from c2t.models.loading.registry import PATH
-from c2t.models.wrappers.ngrams import NGRAMS
-from c2t.policies import POLICIES
 from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place
 from c2t.training.settings import LOGGERS
@@ -71,8 +67,7 @@ def _output(help: str, *names: str, **more: Any) -> Any:
 PairName = Annotated[
     str | None,
     _models(
-        "Use this model: a folder, a Hub id, a .gguf file, or a pair of target and draft, such as smollm2 or tiny "
-        "(docs/heads.md: the Hub's).",
+        "Use this model: a folder, a Hub id, a .gguf file, or a pair with its draft.",
         "--model",
         "-m",
         "--pair",
@@ -84,22 +79,16 @@ PairName = Annotated[
 Target = Annotated[
     str | None,
     _models(
-        "Use this target, the model that generates the text: a folder, a Hub id or a .gguf file.",
-        show_default="the target of --model",
+        "Use this target with the draft of --model.",
         parser=a_name,
         metavar="PLACE",
     ),
 ]
-CONDITIONED = " or ".join(text for text, ending in ENDINGS.items() if ending.layer == PATH)
 Draft = Annotated[
     str | None,
     _models(
-        "Use this draft, the model that guesses tokens: a folder or Hub id, or the name of one that comes "
-        f"with the pair: {', '.join(parts())}; or {LOOKUP}, which is no model and copies from the text alone. Add "
-        f"{NGRAMS} to it (or {NGRAMS}=WEIGHT) to mix its guesses with what followed the same tokens earlier in the "
-        f"text; before that {CONDITIONED}, to condition "
-        "a parallel draft (medusa) on the tokens before.",
-        show_default="the draft of --model, else the one that suits it",
+        "Use this draft: a folder, a Hub id or a name (c2t drafts).",
+        show_default="the one that suits the target",
         parser=a_name,
         metavar="PLACE",
     ),
@@ -107,7 +96,7 @@ Draft = Annotated[
 Classifier = Annotated[
     str | None,
     _models(
-        "Use this classifier: a folder, a Hub id or the name of a pair.",
+        "A folder, Hub id or pair.",
         show_default="the pair's own",
         parser=a_name,
         metavar="PLACE",
@@ -116,8 +105,8 @@ Classifier = Annotated[
 Device = Annotated[
     str | None,
     _models(
-        "Put the models on this device: cpu, cuda, cuda:1, ...",
-        show_default="cuda if there is one",
+        "Compute on cpu, cuda, ...",
+        show_default="a GPU, if any",
         parser=a_word,
         metavar="DEVICE",
     ),
@@ -125,32 +114,30 @@ Device = Annotated[
 Dtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16", "int8", "int4"] | None,
     _models(
-        "Data type of target and draft: float64, float32, bfloat16, float16, or int8 and int4 on a CPU.",
+        "Compute in float64, float32, bfloat16, float16; on a CPU also int8, int4.",
         metavar="TYPE",
-        show_default="the checkpoint's; on a CPU see c2t info",
+        show_default="see c2t info",
     ),
 ]
 DeviceMap = Annotated[
     str | None,
     _models(
-        "Spread a large target over several devices; auto lets transformers decide.",
+        "Spread the target over devices, such as auto.",
         parser=a_word,
         metavar="MAP",
     ),
 ]
 TrustRemoteCode = Annotated[
     bool,
-    _models(
-        "Run the Python code that comes with the files of target and draft, if they ask for it.", "--trust-remote-code"
-    ),
+    _models("Run the Python code that comes with a model.", "--trust-remote-code"),
 ]
 TensorParallel = Annotated[
     bool,
-    _models("Split a large target over the processes that torchrun has started; the first one shows the text.", "--tp"),
+    _models("Split the target over the processes of torchrun.", "--tp"),
 ]
 Graphs = Annotated[
     bool,
-    _models("Decode by CUDA graphs, so that a GPU does not wait for Python; experimental.", "--graphs"),
+    _models("Decode by CUDA graphs (experimental).", "--graphs"),
 ]
 
 
@@ -184,17 +171,17 @@ def with_models(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _policy(default: str) -> Any:
-    help_text = f"How to build the tree: {', '.join(POLICIES)}. Settings follow a colon: eagle2:N=60,K=10."
+    help_text = "How to build trees: eagle2:N=60,K=10 (c2t policies)."
     return typer.Option(help=help_text, show_default=default, parser=a_word, metavar="POLICY")
 
 
-PolicySpec = Annotated[str | None, _policy("the pair's own, else c2t; without a classifier threshold")]
+PolicySpec = Annotated[str | None, _policy("the pair's own, else c2t or threshold")]
 ServedPolicy = Annotated[str | None, _policy("a budget over the pair's own")]
 
 Prompts = Annotated[
     list[Path] | None,
     _run(
-        "Read the prompts from this JSONL file; repeat the option for several files.",
+        "JSONL file of prompts.",
         metavar="FILE",
         show_default="the pair's own",
         parser=a_path,
@@ -202,50 +189,66 @@ Prompts = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    _run("Use at most so many prompts, spread evenly over all files and categories."),
+    _run("Prompts to use, of all files alike."),
 ]
-Raw = Annotated[bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")]
-MaxNewTokens = Annotated[int, _run("Stop each text after so many new tokens.")]
-Temperature = Annotated[float, _run("Temperature of the target's text; 0 always takes the most probable token.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Continue the text without the chat template.")]
+MaxNewTokens = Annotated[int, _run("Most new tokens of a text.", "--max-new-tokens", "-n")]
+TEMPERATURE = "Temperature; 0 takes the most probable token."
+Temperature = Annotated[float, _run(TEMPERATURE)]
 BenchTemperature = Annotated[
     float | None,
-    _run(
-        "Temperature of the target's text; 0 always takes the most probable token.",
-        show_default="0.4; with --tuned 0, as of c2t tune",
-    ),
+    _run(TEMPERATURE, show_default="0.4; with --tuned 0, as in c2t tune"),
 ]
-Seed = Annotated[int, _run("Seed for sampling by target and draft.")]
+SEED = "Seed of the random numbers."
+Seed = Annotated[int, _run(SEED)]
+NewSeed = Annotated[int | None, _run(SEED, show_default="a new one")]
+TopK = Annotated[int, _run("Sample the N most probable only; 0: all.", "--top-k")]
+MinP = Annotated[float, _run("Leave out tokens below P times the top one.", "--min-p")]
+TopP = Annotated[float, _run("Sample the most probable share only.", "--top-p")]
+System = Annotated[str | None, _run("Begin with this system turn.", metavar="TEXT")]
+Stop = Annotated[
+    list[str] | None, _run("End the text before this string; may be repeated.", metavar="TEXT", show_default=False)
+]
+JsonSchema = Annotated[
+    Path | None, _run("Constrain the text to the JSON schema in this file.", parser=a_path, metavar="FILE")
+]
+Regex = Annotated[str | None, _run("Constrain the text to this regular expression.", metavar="R")]
+GrammarFile = Annotated[
+    Path | None,
+    _run("Constrain the text to this grammar: Lark or GBNF.", parser=a_path, metavar="FILE"),
+]
+Threads = Annotated[
+    int | None,
+    _models("Compute with so many threads.", min=1, max=os.cpu_count()),
+]
 Live = Annotated[
     bool,
-    _run("Run the target in every round, instead of replaying its texts (same counts).", "--live"),
+    _run("Run the target in each round, without a replay.", "--live"),
 ]
 Rule = Annotated[
     Literal["residual", "target-only"] | None,
     _run(
-        "How to accept tokens that the draft sampled: residual or target-only. Both keep the target's distribution. "
-        "Most policies rank tokens instead; for those it is always target-only.",
+        "Verify sampled trees by residual or target-only.",
         metavar="RULE",
-        show_default="residual for policies that sample",
     ),
 ]
 
 Trees = Annotated[
     str,
     _run(
-        "Trees to record: eagle2, the full EAGLE-2 tree; mcsd+, K branches that start with a token of the "
-        "target's and go on with levels - 1 drafted ones.",
+        "Trees to record: eagle2, or mcsd+, branches under K tokens of the target.",
+        metavar="TREES",
     ),
 ]
 Positions = Annotated[
     str,
-    _run("Where to draft trees: visited, at the positions where decoding would draft one; all, at every position."),
+    _run("Draft at visited positions, as decoding does, or at all.", metavar="WHERE"),
 ]
-Columns = Annotated[str, _run(f"Record further columns, separated by commas: {', '.join(COLUMNS)}.")]
+Columns = Annotated[str, _run(f"Further columns: {','.join(COLUMNS)}.", metavar="NAMES")]
 Texts = Annotated[
     Path | None,
     _run(
-        "Take the texts from this file, and let the target only read them: JSON lines with prompt and completion, each "
-        "as text or token ids.",
+        "Read texts (prompt, completion) from JSON lines.",
         metavar="FILE",
         parser=a_path,
     ),
@@ -253,26 +256,26 @@ Texts = Annotated[
 Shard = Annotated[
     str | None,
     _run(
-        "Harvest only shard i of n, counted from 0, into its own folder in --out; see --merge.",
+        "Harvest shard I of N, from 0.",
         parser=a_word,
         metavar="I/N",
-        show_default="RANK/WORLD_SIZE or SLURM_PROCID/SLURM_NTASKS, else everything",
+        show_default="of torchrun or Slurm",
     ),
 ]
 Ray = Annotated[
     str | None,
     _run(
-        "Work by Ray actors in the cluster at this address; with local, by several processes of this machine.",
+        "Work by Ray actors at this address, or local.",
         "--ray",
         parser=a_word,
         metavar="ADDRESS",
     ),
 ]
-Workers = Annotated[int, _run("Number of Ray actors, each with the pair and, if there are GPUs, one of them.")]
+Workers = Annotated[int, _run("Number of Ray actors.")]
 Merge = Annotated[
     Path | None,
     _output(
-        "Make one harvest in --out of the shards in this folder; nothing is harvested.",
+        "Merge the shards in this folder into --out.",
         parser=a_path,
         metavar="FOLDER",
     ),
@@ -284,23 +287,21 @@ Data = Annotated[
         help="Harvests to learn from: folders, or names of pairs.",
         show_default=DEFAULT_PAIR,
         parser=a_name,
-        metavar="[DATA]...",
+        metavar="DATA",
     ),
 ]
-Epochs = Annotated[
-    int, typer.Option(help="Epochs; one of few rows goes through them several times, for 2000 optimiser steps in all.")
-]
+Epochs = Annotated[int, typer.Option(help="Epochs; one of few rows repeats them, for 2000 steps in all.")]
 BatchSize = Annotated[int, typer.Option(help="Drafted tokens per optimiser step.")]
 LearningRate = Annotated[float, typer.Option(help="Learning rate of Adam.")]
-Fraction = Annotated[float, typer.Option(help="Share of the training conversations to use, from 0 to 1.")]
-TrainSeed = Annotated[int, typer.Option(help="Seed for the first weights, the split of the prompts and the batches.")]
+Fraction = Annotated[float, typer.Option(help="Share of the training conversations to use.")]
+TrainSeed = Annotated[int, typer.Option(help="Seed for weights, split and batches.")]
 Logger = Annotated[str, typer.Option(help=f"Where to log the training: {', '.join(LOGGERS)}.")]
 
 Overwrite = Annotated[bool, _output("Replace what is in the output folder.", "--overwrite")]
 Json = Annotated[
     str | None,
     _output(
-        "Append one line of JSON with the results and settings to this file; with - print it as the last line.",
+        "Append the result as JSON to a file; - prints it.",
         metavar="FILE",
         parser=a_name,
         callback=_before_the_work,

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from c2t import __version__
+from c2t.cli.help import CommandGroup
 
 HELP = """Lossless tree speculative decoding: C2T and the constructions of four other papers.
 
@@ -24,7 +25,7 @@ LISTED = {
         "finetune": "Adapt a trained classifier to the rows of other harvests.",
     },
     "Decode": {
-        "generate": "Answer or continue a prompt, and show how many rounds and verified tokens that took.",
+        "generate": "Answer or continue a prompt, and show how fast that was.",
         "serve": "Serve completions and chat by OpenAI's API, until Ctrl-C.",
         "view": "Decode a prompt and show each round's tree: drafted, pruned, verified and accepted tokens.",
         "bench": "Compare policies on a set of prompts: tau, gamma, draft passes and speed.",
@@ -35,6 +36,8 @@ LISTED = {
         "sweep": "Compare policies at many settings: how many tokens does each verify for the same tau?",
         "plot": "Plot the results of sweeps again, and compare the policies at equal acceptance length.",
         "info": "Describe a pair, a classifier or a harvest.",
+        "policies": "List the ways to build trees, with their settings.",
+        "drafts": "List the names that drafts and pairs have.",
     },
     "Make a head": {
         "draft": "Train a draft head for a model of your own: c2t draft train.",
@@ -58,7 +61,7 @@ def main(
 
 def overview() -> typer.Typer:
     """Return a command line that knows its commands by name only."""
-    listed = typer.Typer(no_args_is_help=True, help=HELP)
+    listed = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode=None, help=HELP)
     listed.callback()(main)
     for panel, commands in LISTED.items():
         for name, summary in commands.items():

@@ -200,11 +200,17 @@ def training_figures(result: Result) -> dict[str, Any]:
     }
 
 
-def statistics_line(statistics: Statistics, seconds: float) -> str:
-    """Say what a text cost, in one line; seconds: the prompt's own forward included."""
+def statistics_line(statistics: Statistics, seconds: float, seed: int | None = None, verbose: bool = False) -> str:
+    """Say what a text cost, in one line; verbose: in two. seconds: the prompt's own forward included. seed: of a text
+    that was sampled."""
+    line = (
+        f"{statistics.new_tokens} tokens in {seconds:.1f} s: {statistics.new_tokens / seconds:.0f} tokens/s, "
+        f"{statistics.tau_with_bonus:.2f} tokens per forward"
+    )
+    line += "" if seed is None else f"; seed {seed}"
+    if not verbose:
+        return line
     return (
-        f"{statistics.new_tokens} tokens in {seconds:.1f} s, {statistics.new_tokens / seconds:.0f} tokens/s; "
-        f"{statistics.rounds} rounds: acceptance length {statistics.tau_with_bonus:.2f} "
-        f"(tau {statistics.tau:.2f} + 1), gamma {statistics.gamma:.1f} "
+        f"{line}\n{statistics.rounds} rounds: tau {statistics.tau:.2f}, gamma {statistics.gamma:.1f} "
         f"({statistics.verified_tokens} verified tokens), {statistics.draft_passes:.1f} draft passes a round"
     )

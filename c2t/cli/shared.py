@@ -17,7 +17,6 @@ from c2t.costs.store import costs_of
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.loading.own_model import default_draft, pair_and_target
-from c2t.models.target.tensor_parallel import local_device
 from c2t.policies.default import FALLBACK, policy_of_folder, policy_of_pair
 from c2t.policies.default import default_policy as default_policy_of
 from c2t.policies.round_costs import RoundCosts
@@ -32,20 +31,16 @@ WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # policies that rep
 
 def load(models: Models, tensor_parallel: bool = False) -> Pair:
     """Load the pair that a command's options name."""
+    if tensor_parallel and models.device_map:
+        raise InputError("--tp and --device-map both say where the target is: give one of them")
     options = models._asdict()
-    if tensor_parallel:
-        if models.device_map:
-            raise InputError("--tp and --device-map both say where the target is: give one of them")
-        options["device"] = local_device(models.device)
-    elif models.device_map is None and models.device is None:
-        options["device"] = "cuda" if torch.cuda.is_available() else "cpu"
-    if models.device_map:
-        options["device"] = None
     options["dtype"] = getattr(torch, models.dtype) if models.dtype else None
-    loaded = load_pair(options.pop("pair"), **options, tensor_parallel=tensor_parallel)
-    pair, target = pair_and_target(models.pair, models.target)
-    if pair is None and target and models.draft is None:
-        choice = default_draft(target)
+    options["pair"], options["target"] = pair, target = pair_and_target(models.pair, models.target)
+    choice = default_draft(target) if pair is None and models.draft is None else None
+    if choice:
+        options |= {"pair": choice.pair, "draft": choice.draft}
+    loaded = load_pair(**options, tensor_parallel=tensor_parallel)
+    if choice:
         terminal.say(f"draft: {choice.draft} ({choice.reason})", error=True)
     return loaded
 

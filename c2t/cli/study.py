@@ -107,7 +107,7 @@ def plot(
             help="Files that c2t sweep wrote.",
             show_default=f"data/sweep/{checkpoints.DEFAULT_PAIR}.jsonl",
             parser=o.a_path,
-            metavar="[FILES]...",
+            metavar="FILES",
         ),
     ] = None,
     taus: Taus = None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from transformers.utils import logging as transformers_logging
-from typer.core import TyperGroup
 
+from c2t.cli.help import CommandGroup
 from c2t.errors import InputError, installed_by, one_line, plain
 from c2t.output.tables import facts, say, table
 from c2t.storage.results import append_line, result_line
@@ -27,7 +27,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # click's, or that of the cop
 __all__ = ["Commands", "Context", "facts", "given", "refuse", "result", "say", "table"]
 
 
-class Commands(TyperGroup):
+class Commands(CommandGroup):
     """A group of commands in which wrong input ends with one line on stderr and exit code 2."""
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:

@@ -22,7 +22,7 @@ from c2t.viewer.view import Viewer
 def view(
     models: o.Models,
     prompt: Annotated[
-        str, typer.Argument(help="Text to answer, or to continue if the pair has no chat template.")
+        str, typer.Argument(help="Text to answer; without a chat template, to continue.", metavar="PROMPT")
     ] = "Why is the sky blue?",
     raw: o.Raw = False,
     policy: o.PolicySpec = None,

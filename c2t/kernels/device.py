@@ -5,8 +5,11 @@ import torch
 from c2t.errors import InputError, short_repr
 
 
-def checked_device(name: str | torch.device) -> torch.device:
-    """Return the device of this name; InputError if this machine has none that computes."""
+def checked_device(name: str | torch.device | None) -> torch.device:
+    """Return the device of this name, for None the GPU if there is one, else the CPU; InputError if this machine has
+    none of the name that computes."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name, dtype=torch.uint8)
         device = torch.device(name)

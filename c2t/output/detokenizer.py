@@ -13,11 +13,14 @@ WINDOW = 8  # waiting tokens at most; then those that no further byte can change
 class IncrementalDetokenizer:
     """Splits a text into the parts of its tokens; joined, with `rest` at the end, they are the text.
 
-    Bytes wait for the token that completes their character.
+    Bytes wait for the token that completes their character. hidden: tokens without a text; None: the special ones.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.tokenizer, self.special = tokenizer, frozenset(tokenizer.all_special_ids)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, hidden: frozenset[int] | None = None):
+        self.tokenizer, self.skips_special = tokenizer, hidden is None
+        self.hidden = frozenset(tokenizer.all_special_ids) if hidden is None else hidden
+        cleaned = None if self.skips_special else False  # None: as the tokenizer is set
+        self.how = {"skip_special_tokens": self.skips_special, "clean_up_tokenization_spaces": cleaned}
         self._begin([], [], 0)
 
     def __call__(self, tokens: list[int]) -> list[str]:
@@ -39,7 +42,7 @@ class IncrementalDetokenizer:
         self.before = len(self._decode(context))
 
     def _next(self, token: int) -> str:
-        if token in self.special and not self._decode([token]):
+        if token in self.hidden and not (self.skips_special and self._decode([token])):
             return ""
         self.waiting.append(token)
         if BYTE.fullmatch(str(self.tokenizer.convert_ids_to_tokens(token))):
@@ -70,4 +73,4 @@ class IncrementalDetokenizer:
         return self._decode(self.context + self.waiting)[self.before :]
 
     def _decode(self, tokens: list[int]) -> str:
-        return self.tokenizer.batch_decode([tokens], skip_special_tokens=True)[0]
+        return self.tokenizer.batch_decode([tokens], **self.how)[0]

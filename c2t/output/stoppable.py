@@ -15,12 +15,14 @@ class StoppableText:
     """One text in the making, which ends before the first of its stop strings.
 
     What may be the beginning of a stop string waits for the tokens after it. tokens: number of the text's tokens, with
-    those of the stop string up to the one that completed it. stopped: True after a stop string. The text depends on its
-    tokens alone, not on how they are split between calls.
+    those of the stop string up to the one that completed it. stopped: True after a stop string. hidden: see
+    `IncrementalDetokenizer`. The text depends on its tokens alone, not on how they are split between calls.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()):
-        self.pieces, self.stop = IncrementalDetokenizer(tokenizer), tuple(stop)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = (), hidden: frozenset[int] | None = None
+    ):
+        self.pieces, self.stop = IncrementalDetokenizer(tokenizer, hidden), tuple(stop)
         self.held = ""
         self.tokens, self.stopped = 0, False
 

@@ -26,8 +26,8 @@ MOST_ROWS = 4096  # in a round; where none up to that drafts, no larger one does
 
 @dataclass(frozen=True)
 class Budget(WrapperPolicy):
-    """Drafts trees by `policy`, and verifies those of their nodes, over all rows, that are most likely accepted. In a
-    batch that no request joins, a token is weighted by the tokens that its sequence may still get (see `row_weights`).
+    """Verifies, of another policy's trees of all requests, the nodes that are most likely accepted. In a batch that no
+    request joins, a token is weighted by the tokens that its sequence may still get (see `row_weights`).
 
     nodes: most tokens verified in a round, of all rows together, roots included; every row keeps its root. costs: of
     rounds on this machine. With costs, a level is drafted only if it is profitable (see `EarlyStopDraft`), and no level

@@ -20,9 +20,9 @@ from c2t.tree import Nodes, Tree
 
 @dataclass(frozen=True)
 class C2T:
-    """The K most probable children of each frontier node are classified (first top-K); those below confidence `beta`
-    are dropped; the W most confident of a level survive (second top-K; None is the paper's naive variant, capped at
-    max_width) and form the next frontier. K = W = 1 is the paper's chain mode.
+    """Keeps a child if the classifier's confidence is at least `beta`. The K most probable children of each frontier
+    node are classified (first top-K); the W most confident of a level survive (second top-K; None is the paper's naive
+    variant, capped at max_width) and form the next frontier. K = W = 1 is the paper's chain mode.
 
     beta: default None, what the classifier recommends. M: entropy over the M most probable tokens (default: what it was
     trained with). Not in the paper: with a conditional classifier (label "accepted_given_parent") a node's confidence

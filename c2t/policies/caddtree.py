@@ -15,7 +15,7 @@ from c2t.tree import Tree
 
 @dataclass(frozen=True)
 class CaDDTree:
-    """Adds nodes by falling joint probability while the expected tokens per unit of time rise, at most N with the root.
+    """Adds nodes by falling joint probability while the expected speed rises, at most N with the root.
 
     With n tokens a round yields the sum of their joint probabilities (the root's is 1: the target's own token) and
     takes 1 + slope (n - 1), in units of a round with the root alone. Both are known before the target runs, so the size

@@ -19,7 +19,7 @@ from c2t.tree import Nodes, Tree
 
 @dataclass(frozen=True)
 class Chain:
-    """The most probable token `length` times. (C2T's table 3 prints length - 1: upstream's `depth`.)"""
+    """A chain: the most probable token, `length` times. (C2T's table 3 prints length - 1: upstream's `depth`.)"""
 
     length: int = 6
 
@@ -63,7 +63,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class DyMax:
-    """Stops before the first token whose own probability is below `threshold`."""
+    """A chain that stops before the first token whose own probability is below `threshold`."""
 
     threshold: float = 0.3
     levels: int = 10
@@ -96,7 +96,7 @@ class DyMax:
 
 @dataclass(frozen=True)
 class DyJoint(DyMax):
-    """Stops before the first token with which the chain's joint probability falls below `threshold`."""
+    """A chain that stops before its joint probability falls below `threshold`."""
 
     threshold: float = 0.08
 

@@ -18,7 +18,7 @@ from c2t.tree import Tree
 
 @dataclass(frozen=True)
 class SampledChain:
-    """Standard speculative sampling: `length` tokens sampled one after the other from the draft at `temperature`."""
+    """Standard speculative sampling: a chain of `length` tokens, sampled from the draft at `temperature`."""
 
     length: int = 5
     temperature: float = 1.0
@@ -53,8 +53,8 @@ class SampledChain:
 
 @dataclass(frozen=True)
 class SpecInfer:
-    """SpecInfer's expansion configuration: siblings sampled independently, so a token can be sampled twice; it is
-    verified once and offered twice."""
+    """SpecInfer's tree of a configuration: ki children on level i, sampled independently. So a token can be sampled
+    twice; it is verified once and offered twice."""
 
     config: tuple[int, ...] = (4, 2, 2, 1, 1)
     temperature: float = 1.0
@@ -91,7 +91,7 @@ class SpecInfer:
 
 @dataclass(frozen=True)
 class MCSD(SpecInfer):
-    """MCSD's k-configuration (4,2,2,1,1), initialised by the draft; siblings without replacement [choice]."""
+    """MCSD's tree of a configuration: ki children on level i, sampled without replacement [choice]."""
 
     independent = False
 

@@ -14,8 +14,8 @@ from c2t.tree import Tree, best
 
 @dataclass(frozen=True)
 class DDD:
-    """From level `first_check` on, every `every` levels, drafting goes on only while the beam's summed joint
-    probability is at least `threshold` [choice of 0.3; the paper tunes it per model]; K, levels, N as in EAGLE-2."""
+    """EAGLE-2 that stops where the beam's summed joint probability is below `threshold`. From level `first_check`
+    on, every `every` levels, they are compared. The threshold of 0.3 is a choice: the paper tunes it per model."""
 
     threshold: float = 0.3
     first_check: int = 5

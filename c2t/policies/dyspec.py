@@ -21,7 +21,8 @@ from c2t.tree import Nodes, Tree, best
 
 @dataclass(frozen=True)
 class DySpec:
-    """Algorithm 1: the N - 1 samples of highest value, N tokens with the root. At most K samples per node.
+    """Samples the N - 1 nodes of highest expected value. It is Algorithm 1: N tokens with the root. At most K samples
+    per node.
 
     The paper pops a heap, one draft forward per node; here every forward expands all nodes that are among the best so
     far. Values fall along siblings and paths, so both end with the same samples; this takes at most `passes` forwards.
@@ -80,8 +81,8 @@ class DySpec:
 
 @dataclass(frozen=True)
 class DySpecThreshold:
-    """Algorithm 2: level by level, sample at a node while the value is at least `threshold` (about 1 / tree size). At
-    most K samples per node and `max_width` per level, those of highest value."""
+    """Samples at a node, level by level, while its value is at least `threshold`. It is Algorithm 2. At most K samples
+    per node and `max_width` per level, those of highest value."""
 
     threshold: float = 1 / 64
     K: int = 16

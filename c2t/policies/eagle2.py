@@ -17,8 +17,8 @@ from c2t.tree import Tree, best
 
 @dataclass(frozen=True)
 class Eagle2:
-    """K children per node and K nodes expanded per level; `levels` layers of drafted nodes; N tokens verified, root
-    included (None: the full tree, as C2T's harvest takes it).
+    """Expands the K best nodes of each level, then keeps the N - 1 best of all. K children per node; `levels` layers of
+    drafted nodes; N tokens verified, root included (None: the full tree, as C2T's harvest takes it).
 
     M: the tree records the entropy over the M most probable tokens (None: all; 0: not computed, the default, since
     this policy does not use it).

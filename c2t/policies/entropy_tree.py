@@ -51,9 +51,9 @@ BRANCHING: dict[str, Branching] = {
 
 @dataclass(frozen=True)
 class EntropyTree:
-    """`branching` maps entropies (whole vocabulary, temperature 1 [choice]) to numbers of children, at most K: one of
-    BRANCHING by name, or any function of entropy. Children drafted at an entropy above `leaf_above` are not
-    expanded."""
+    """Sets the number of children by the entropy of the distribution. `branching` maps entropies (whole vocabulary,
+    temperature 1 [choice]) to numbers of children, at most K: one of BRANCHING by name, or any function of entropy.
+    Children drafted at an entropy above `leaf_above` are not expanded."""
 
     branching: str | Branching = "published"
     levels: int = 4

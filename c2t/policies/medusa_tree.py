@@ -47,8 +47,8 @@ class _File:
 
 @dataclass(frozen=True)
 class MedusaTree:
-    """The N tokens, root included, with the largest products of accuracies along their paths. A token that was never
-    right is left out, so the tree may be smaller.
+    """Medusa's fixed tree: the N tokens with the largest products of measured accuracies. The root is one of them. A
+    token that was never right is left out, so the tree may be smaller.
 
     Of equal products the shallower node comes first, then the one of lower ranks. Ranks without their lower siblings
     are allowed [choice; upstream adds siblings in the order of rank, which is the same unless a higher rank was right

@@ -14,10 +14,11 @@ from c2t.tree import Tree, best
 
 @dataclass(frozen=True)
 class OptTree:
-    """Keeps, of all nodes seen so far, the n = N - 1 with the highest joint probability; their sum is the expected
-    accepted length E. Each level expands the selected nodes of the previous level, K children each [choice of K: only
-    ranks beyond it are lost]. A level that raises E by less than `delta` is the last. A node outside the n best never
-    has a child among them, so it need not be expanded.
+    """Keeps the N - 1 most probable nodes while each level adds `delta` to the expected length. Of all nodes so far
+    these n have the highest joint probability, and their sum is the expected accepted length E. Each level expands the
+    selected nodes of the previous level, K children each [choice of K: only ranks beyond it are lost]. A level that
+    raises E by less than `delta` is the last. A node outside the n best never has a child among them, so it need not be
+    expanded.
     """
 
     N: int = 60

@@ -9,7 +9,7 @@ from c2t.tree import Tree
 
 @dataclass(frozen=True)
 class Plain:
-    """The baseline of every speed-up, by the same target code."""
+    """Drafts nothing: plain decoding, the baseline of every speed-up, by the same target code."""
 
     proposal = "ranked"
     exact = True

@@ -18,8 +18,9 @@ from c2t.tree import Nodes, Tree
 
 @dataclass(frozen=True)
 class Sequoia:
-    """acceptance[j]: how often the child sampled as number j is the accepted one, measured on the pair (see
-    `c2t.study.acceptance`). N tokens with the root; at most `levels` deep."""
+    """A sampled tree of the best fixed shape for the pair's acceptance rates. acceptance[j]: how often the child
+    sampled as number j is the accepted one, measured on the pair (see `c2t.study.acceptance`). N tokens with the root;
+    at most `levels` deep."""
 
     acceptance: tuple[float, ...]
     N: int = 64

@@ -1,5 +1,7 @@
 """Policies by name with their settings in text, as the command line has them: `eagle2:K=10,levels=6,N=60`."""
 
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -134,6 +136,26 @@ def describe(policy: Any, brief: bool = False) -> str:
     if type(policy) in INNER:
         texts.append(f"{OF}{describe(policy.policy, brief)}")
     return name + ":" * bool(texts) + ",".join(texts)
+
+
+def label_of(policy: Any) -> str:
+    """Return the brief description of a policy, or the repr of one that has no name on the command line."""
+    inner = getattr(policy, "policy", policy)
+    return describe(policy, brief=True) if {type(policy), type(inner)} <= set(POLICIES.values()) else repr(policy)
+
+
+def summary_of(policy: type) -> str:
+    """Return what a policy does: the first sentence of its docstring, without marks of code."""
+    text = " ".join((inspect.getdoc(policy) or "").split()).replace("`", "")
+    return re.split(r"(?<=\.) (?=\S)", text)[0]
+
+
+def settings_of(policy: Any) -> list[str]:
+    """Return a policy's settings with their defaults, as they are written in text; those of a pair or a run, which no
+    text needs to give, are left out."""
+    given = [field for field in fields(policy) if field.name not in ("classifier", "acceptance", "policy")]
+    texts = [field.name if field.default is MISSING else f"{field.name}={_text(field.default)}" for field in given]
+    return [*texts, *[f"{OF}POLICY"] * (policy in INNER)]
 
 
 def name_of(policy: Any) -> str:

@@ -26,7 +26,8 @@ EAGLE1: list[Path] = [
 
 @dataclass(frozen=True)
 class Eagle1:
-    """26 tokens with the root. Ranked children at every temperature [choice; upstream samples them at T > 0]."""
+    """EAGLE-1's fixed tree of 26 tokens, root included. Ranked children at every temperature [choice; upstream samples
+    them at T > 0]."""
 
     proposal = "ranked"
     exact = True

@@ -15,8 +15,8 @@ from c2t.tree import Nodes, Tree
 
 @dataclass(frozen=True)
 class Talon:
-    """A full first level of K nodes; then, per level, the children whose joint probability is at least `mu` times the
-    level's best join and are expanded, until N tokens (root included) are spent. `levels` bounds the depth [choice].
+    """Keeps, below a full first level, nodes within a factor `mu` of their level's best. They are expanded, K children
+    each, until N tokens (root included) are spent. `levels` bounds the depth [choice].
     """
 
     N: int = 60

@@ -16,7 +16,7 @@ from c2t.tree import Nodes, Tree
 
 @dataclass(frozen=True)
 class JointThreshold:
-    """Keeps a child if its joint probability is at least `threshold`; K, W, levels as in C2T."""
+    """Keeps a child if its joint probability is at least `threshold`. K, W and levels are those of C2T."""
 
     threshold: float = 0.02
     K: int = 15

@@ -1,7 +1,7 @@
 """The target as the verifier of trees, and `generate`, the decoding loop with it."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -59,9 +59,9 @@ class TargetVerifier:
 
     sequences: numbers of the rows' random streams (default 0, 1, ...). rule: see `c2t.verification.compatibility`.
     processors: applied to the target's logits. constraints: of the rows, None for a row without one. keep_logits: each
-    Verdict has the target's logits (B, n, V) of every slot as "logits". judge: a policy's own rule, which its session
-    may set; None: that of the sampler. generated: how many of each prompt's last tokens were generated, which penalties
-    count; by default none.
+    Verdict has the target's logits (B, n, V) of every slot as "logits". stopped: numbers of prompts whose texts the
+    caller has ended, read after each Step. judge: a policy's own rule, which its session may set; None: that of the
+    sampler. generated: how many of each prompt's last tokens were generated, which penalties count; by default none.
 
     logprobs: with how many most probable tokens each Step has the new tokens' log-probabilities, as "logprobs": a list
     for each row (`c2t.verification.logprobs`). prompt_logprobs: the same for the prompts' tokens, in the prefill's
@@ -87,11 +87,12 @@ class TargetVerifier:
         processors: Processors | None = None,
         constraints: Sequence[RowConstraint | None] | None = None,
         keep_logits: bool = False,
+        stopped: Container[int] = (),
         generated: Sequence[int] | None = None,
         logprobs: int | list[int | None] | None = None,
         prompt_logprobs: int | list[int | None] | None = None,
     ):
-        self.rule, self.keep_logits = check_rule(policy, rule), keep_logits
+        self.rule, self.keep_logits, self.stopped = check_rule(policy, rule), keep_logits, stopped
         self.policy, self.sampled = policy, policy.proposal == "sampled"
         count = len(prompts)
         self.max_new_tokens, self.eos = of_each(max_new_tokens, count), of_each(eos, count)
@@ -198,9 +199,10 @@ class TargetVerifier:
         unfinished, by_row = [], step.by_row()
         if self.constraints:
             self.constraints.advance([tokens for _, tokens in by_row])
-        for row, (_, tokens) in enumerate(by_row):
+        for row, (prompt, tokens) in enumerate(by_row):
             self.emitted[row] += len(tokens)
-            if self.emitted[row] < self.max_new_tokens[row] and self.eos[row].isdisjoint(tokens):
+            ended = prompt in self.stopped or not self.eos[row].isdisjoint(tokens)
+            if self.emitted[row] < self.max_new_tokens[row] and not ended:
                 unfinished.append(row)
         return unfinished
 
@@ -247,6 +249,7 @@ def generate(
     rule: str | None = None,
     constraints: Sequence[RowConstraint | None] | None = None,
     record: Sequence[str] = (),
+    stopped: Container[int] = (),
     logprobs: int | None = None,
 ) -> Iterator[Step]:
     """Decode prompts with the target as verifier; see `TargetVerifier` and `decode` for the arguments.
@@ -264,6 +267,7 @@ def generate(
         rule=rule,
         constraints=constraints,
         keep_logits="logits" in record,
+        stopped=stopped,
         logprobs=logprobs,
     )
     return decode(verifier, drafter, policy, [name for name in record if name != "logits"])

@@ -1,12 +1,13 @@
 """Every rendered part of README, docs and integrations/, by its name."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from c2t.policies import POLICIES
+from c2t.policies.spec import OF, settings_of
 from pipelines.docs import (
     batches,
     constructions,
@@ -23,7 +24,6 @@ from pipelines.docs import (
 from pipelines.docs.cells import interval, table
 from pipelines.docs.result_lines import BY_PROMPT, lines, source
 
-MADE = ("classifier", "acceptance")  # settings made of the pair or by runs: no text gives them
 FIXED = ("plain", "chain", "dymax", "dyjoint", "eagle1", "static")  # policies that draft no level by what the last held
 
 
@@ -50,14 +50,7 @@ def kind_of_policy(name: str, policy: Any) -> str:
 
 def settings(policy: type) -> str:
     """Return a policy's settings with their defaults, as written on the command line."""
-
-    def text(value: Any) -> str:
-        return "x".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
-
-    given = [(field.name, field.default) for field in fields(policy) if field.name not in (*MADE, "policy")]
-    defaults = [f"`{name}`" if default is MISSING else f"`{name}={text(default)}`" for name, default in given]
-    within = ["`of=POLICY` (last)"] if "policy" in (field.name for field in fields(policy)) else []
-    return ", ".join(defaults + within)
+    return ", ".join(f"`{text}`" + " (last)" * text.startswith(OF) for text in settings_of(policy))
 
 
 def vllm_acceptance() -> str:

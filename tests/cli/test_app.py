@@ -31,8 +31,11 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.harvest import harvest as harvesting
 from c2t.harvest.harvest import HarvestSettings
 from c2t.models.loading.load import load_pair
+from c2t.models.loading.names import DRAFTS, ENDINGS
 from c2t.models.target import gguf_target
+from c2t.policies import POLICIES
 from c2t.policies.spec import describe as describe_policy
+from c2t.policies.spec import settings_of, summary_of
 from c2t.records import writer as shards
 from c2t.records.reader import describe
 from c2t.records.writer import ShardWriter
@@ -201,7 +204,7 @@ def test_generate_writes_the_same_text_with_every_policy(at_home: Path, policy: 
     said = c2t("generate", "a number", "--policy", policy, *short)
     assert said.stdout.splitlines()[0] == wanted
     [cost] = said.stderr.splitlines()
-    assert re.match(r"12 tokens in \d+\.\d s, \d+ tokens/s; \d+ rounds: acceptance length \d\.\d\d \(tau \d", cost)
+    assert re.fullmatch(r"12 tokens in \d+\.\d s: \d+ tokens/s, \d\.\d\d tokens per forward", cost)
 
 
 @pytest.mark.slow
@@ -214,6 +217,38 @@ def test_graphs_write_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_prompts(tmp_path / "q.jsonl", ["def add(a, b):", "import os"])
     assert wanted.strip() in good("generate", "--prompts", tmp_path / "q.jsonl", *few, "--graphs")
     assert "CUDA graphs serve EAGLE-1/2 heads" in refused("generate", *few, "--draft", "eagle+ngrams", "--graphs")
+
+
+def test_a_sampled_text_says_its_seed_and_verbose_says_the_costs(at_home: Path) -> None:
+    few = ["a number", "-n", "8", "--temperature", "0.9", "--top-k", "40", "--top-p", "0.95", "--threads", "1"]
+    few += ["--json", "-"]
+    said = c2t("generate", *few, "--verbose")
+    cost, more = said.stderr.splitlines()
+    *text, line = said.stdout.splitlines()
+    seed = json.loads(line)["configuration"]["seed"]
+    assert re.fullmatch(rf"8 tokens in \d+\.\d s: \d+ tokens/s, \d\.\d\d tokens per forward; seed {seed}", cost)
+    assert re.fullmatch(r"\d rounds: tau \d\.\d\d, gamma .* verified tokens\), .* draft passes a round", more)
+    again = good("generate", *few, "--seed", str(seed)).splitlines()
+    assert again[:-1] == text
+    assert json.loads(again[-1])["configuration"]["top_k"] == 40
+
+
+def test_a_text_ends_before_a_stop_string_and_follows_a_constraint(at_home: Path, tmp_path: Path) -> None:
+    free = json.loads(good("generate", "a number", "--json", "-", "-n", "12").splitlines()[-1])["figures"]
+    stop = free["text"][3:6]
+    said = good("generate", "a number", "--json", "-", "-n", "12", "--stop", "nowhere", "--stop", stop).splitlines()
+    figures = json.loads(said[-1])["figures"]
+    assert figures["text"] == free["text"].partition(stop)[0]
+    assert figures["new_tokens"] < free["new_tokens"]
+    assert "\n".join(said[:-1]).rstrip("\n") == f"a number{figures['text']}".rstrip("\n")
+    (tmp_path / "g.lark").write_text('start: "yes" | "no"\n')
+    (tmp_path / "s.json").write_text('{"enum": ["yes", "no"]}')
+    for option, value, texts in (
+        ("--regex", "(yes|no)", ("yes", "no")),
+        ("--grammar", tmp_path / "g.lark", ("yes", "no")),
+        ("--json-schema", tmp_path / "s.json", ('"yes"', '"no"')),
+    ):
+        assert good("generate", "a number", "-n", "12", option, value).strip() in [f"a number{text}" for text in texts]
 
 
 def test_generate_without_arguments(at_home: Path) -> None:
@@ -240,9 +275,9 @@ def test_generate_treats_a_text_as_the_decoder_does(at_home: Path, pair: str, ra
     """The pair `llama2-7b` has a chat template, `tiny` has none; a prompt that is continued is printed first."""
     decoder = SpeculativeDecoder.from_pretrained(pair)
     assert decoder.pair.template == {"tiny": "", "llama2-7b": "llama2"}[pair]
-    settings = {"max_new_tokens": 8, "temperature": 0.8}
+    settings = {"max_new_tokens": 8, "temperature": 0.8, "seed": 0}
     expected = decoder.generate("a number", **settings, chat=not raw).text
-    line = ["--pair", pair, "--max-new-tokens", "8", "--temperature", "0.8", "--json", "-"]
+    line = ["--pair", pair, "--max-new-tokens", "8", "--temperature", "0.8", "--seed", "0", "--json", "-"]
     said = good("generate", "a number", *line, *["--raw"] * raw)
     assert json.loads(said.splitlines()[-1])["figures"]["text"] == expected
     assert said.startswith(expected if pair == "llama2-7b" and not raw else f"a number{expected}")
@@ -400,6 +435,22 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         ("generate --graphs", "--graphs is for CUDA devices, and the target is on cpu: leave it out"),
         ("generate --graphs --chat", "texts of a known length in one process: leave --chat out"),
         ("generate --policy eagle2 --rule residual", "Eagle2 ranks its candidates"),
+        ("generate --stop ''", "stop: an empty stop string would stop every text"),
+        ("generate --threads 0", "'--threads': .*1"),
+        ("generate --threads 1000000", "'--threads': "),
+        ("generate --regex a --grammar b", "a text has one constraint: leave --regex or --grammar out"),
+        ("generate --regex a --json-schema b", "a text has one constraint: leave --json-schema or --regex out"),
+        ("generate --json-schema {new}", "new: cannot be read"),
+        (f"generate --json-schema {ROOT}/README.md", "README.md: the schema is no JSON: "),
+        (f"generate --json-schema {ROOT}/docs/images/view-light.png", "view-light.png: no text in UTF-8"),
+        (f"generate --grammar {ROOT}/LICENSE", "LICENSE: the grammar|the grammar is neither Lark nor EBNF"),
+        ("generate --regex '('", "the constraint is refused: "),
+        ("generate --system x --raw", "--system is for the pair's chat template: leave --raw out"),
+        ("generate --system x", "system needs a chat template, and the pair tiny has none"),
+        ("generate --pair llama2-7b --system x", "the template takes user, assistant.*its own system text"),
+        ("generate --top-p 0", "top_p = 0.0: must be in"),
+        ("generate --top-k -1", "top_k = -1: must be 0"),
+        ("generate --min-p 2", "min_p = 2.0: must be in"),
         ("generate --temperature 1e-38", "temperature = 1e-38: must be 0"),
         ("train tiny tiny --overwrite", "a harvest is given twice"),
         ("train tiny --seed 99999999999999999999999", "99999999999999999999999 must be below 9223372036854775808"),
@@ -423,6 +474,27 @@ def test_the_list_of_commands_is_that_of_the_command_line() -> None:
     assert "| torch\n" not in done.stderr.replace(" ", "").replace("|", "| ")
 
 
+def test_what_is_listed_is_what_is_registered() -> None:
+    """A new policy or draft appears by itself, with the first sentence of its docstring, in a line or two."""
+    said, flat = good("policies"), " ".join(good("policies").split())
+    for name, policy in POLICIES.items():
+        assert re.search(rf"^  {re.escape(name)}  ", said, re.MULTILINE), name
+        assert len(summary_of(policy)) <= 100
+        assert summary_of(policy).endswith(".")
+        assert ", ".join(settings_of(policy)) in flat
+    said, flat = good("drafts"), " ".join(good("drafts").split())
+    kinds = [(name, kind, kind.load) for name, kind in DRAFTS.items()]
+    kinds += [(name, ending, ending.wrap) for name, ending in ENDINGS.items()]
+    for name, kind, by in kinds:
+        if not by.__module__.startswith("c2t."):
+            continue  # an example of a page, which another test has run
+        assert f"  {name}" in said
+        assert kind.summary.endswith(".")
+        assert kind.summary in flat
+    assert "smollm2, tiny" in flat
+    assert "gpt-oss-120b" in flat
+
+
 def test_help_describes_every_command_and_option() -> None:
     program = get_command(app)
     said = " ".join(c2t("--help").output.split())
@@ -435,6 +507,13 @@ def test_help_describes_every_command_and_option() -> None:
             assert text, (name, option.name)
             assert text[0].isupper(), text
             assert len(text.split()) >= 3, text
+
+
+@pytest.mark.parametrize("name", ["", "draft train", *get_command(app).commands])
+def test_help_fits_a_screen(name: str) -> None:
+    shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"}).output.splitlines()
+    assert len(shown) <= 60
+    assert max(map(len, shown)) <= 80
 
 
 @pytest.mark.slow

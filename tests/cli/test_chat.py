@@ -79,6 +79,39 @@ def test_ctrl_c_ends_an_answer_after_its_round_and_the_conversation_goes_on(
     assert whole.startswith(said.answers[0])
 
 
+def test_sampled_answers_have_one_seed_which_is_shown(
+    decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    sampled = Settings(max_new_tokens=6, temperature=0.9, top_k=30)
+    says(monkeypatch, "a number\n")
+    said = converse(decoder, "The sum", sampled)
+    assert [line.rpartition("; ")[2] for line in capsys.readouterr().err.splitlines()] == [f"seed {said.seed}"] * 2
+    says(monkeypatch, "a number\n")
+    assert converse(decoder, "The sum", sampled._replace(seed=said.seed)).answers == said.answers
+
+
+def test_an_answer_ends_before_a_stop_string_and_the_next_turn_sees_it_so(
+    decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    says(monkeypatch, "")
+    [whole] = converse(decoder, "The sum", SHORT).answers
+    stop = whole[4:7]
+    says(monkeypatch, "a number\n")
+    capsys.readouterr()
+    said = converse(decoder, "The sum", SHORT._replace(stop=(stop,)))
+    assert said.answers[0] == whole.partition(stop)[0]
+    assert capsys.readouterr().out.startswith(said.answers[0] + "\n")
+    ids = conversation(decoder.pair.tokenizer, "llama2", said.turns, said.answers[:1])
+    assert said.answers[1] == decoder.generate([ids], 12, stop=stop).text
+    assert said.total.new_tokens < 24
+
+
+def test_a_system_turn_is_the_templates_matter(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, "")
+    with pytest.raises(InputError, match="this one has its own system text"):
+        converse(decoder, "The sum", SHORT, system="Be brief.")
+
+
 def test_a_conversation_that_gets_too_long_is_one_line(
     decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

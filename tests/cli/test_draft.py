@@ -8,7 +8,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from c2t.cli import shared
 from c2t.cli.app import app
+from c2t.cli.options import Models
+from c2t.models.loading import load, own_model
 from tests.small_pair import TURNS, write_prompts
 
 
@@ -37,6 +40,22 @@ def test_a_trained_head_is_found_by_generate(target: Path, tmp_path: Path) -> No
     answer = c2t("generate", "--model", target, "--dtype", "float32", "--max-new-tokens", "8", TURNS[0])
     assert answer.exit_code == 0, answer.output
     assert f"draft: {target / 'c2t' / 'draft'}" in answer.output
+
+
+def test_the_draft_of_ones_own_model_is_looked_up_once_and_named(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def default(place: str) -> own_model.Choice:
+        asked.append(place)
+        return own_model.Choice("lookup", "copies of the text")
+
+    for module in (own_model, load, shared):
+        monkeypatch.setattr(module, "default_draft", default)
+    assert shared.load(Models(pair=str(target))).sources["draft"][0] == "lookup+ngrams"
+    assert asked == [str(target)]
+    assert capsys.readouterr().err.endswith("draft: lookup (copies of the text)\n")
 
 
 @pytest.mark.parametrize(

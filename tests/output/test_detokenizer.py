@@ -57,3 +57,13 @@ def test_bytes_that_are_no_character_do_not_wait_forever(small_pair: Pair) -> No
     assert "".join(pieces([token] * 800)) == "\ufffd" * 799
     assert len(pieces.context + pieces.waiting) < 20, "each token costs the same"
     assert pieces.rest() == "\ufffd"
+
+
+def test_only_hidden_tokens_have_no_text() -> None:
+    """The special ones by default; of a constrained text those that end it, since others may be its own."""
+    tokenizer = sentencepiece()
+    tokenizer.add_special_tokens({"eos_token": "</s>", "additional_special_tokens": ["<call>"]})
+    tokens = [tokenizer.convert_tokens_to_ids(token) for token in ("<call>", "a", "\u2581a", "</s>")]
+    assert "".join(IncrementalDetokenizer(tokenizer)(tokens)) == "a a"
+    hidden = frozenset({tokenizer.eos_token_id})
+    assert "".join(IncrementalDetokenizer(tokenizer, hidden)(tokens)).replace(" ", "") == "<call>aa"

@@ -201,7 +201,14 @@ def test_decoding_ahead_in_few_bits_asks_for_none(toy: Pair, monkeypatch: pytest
 
 def test_a_constraint_takes_nothing_from_them_and_takes_bias_and_penalties(toy: Pair) -> None:
     """They are of the target's own distribution, also of tokens that may not follow; the text is plain decoding's."""
-    settings = {"frequency_penalty": 0.9, "logit_bias": {7: 3.0}, "min_p": 0.01, "logprobs": 2, "temperature": 0.9}
+    settings = {
+        "frequency_penalty": 0.9,
+        "logit_bias": {7: 3.0},
+        "min_p": 0.01,
+        "logprobs": 2,
+        "temperature": 0.9,
+        "seed": 3,
+    }
     found = [
         SpeculativeDecoder(toy, policy).generate(PROMPTS, NEW, constraint=TableConstraint(), **settings)
         for policy in (Plain(), POLICIES[0])

@@ -23,6 +23,15 @@ PARTS = {
     "mtp": "draft_mtp",
 }
 
+SUMMARIES = {
+    "eagle": "EAGLE-1 or EAGLE-2: one layer over the target's last hidden states.",
+    "distilled": "A second EAGLE head of a pair, distilled from its target.",
+    "eagle3": "EAGLE-3: one layer over hidden states of three layers of the target.",
+    "medusa": "Medusa: a head for each of the next tokens, which do not see each other.",
+    "block": "A block drafter: all of the next tokens in one forward.",
+    "mtp": "A layer for multi-token prediction, which comes with the target.",
+}
+
 
 def embedding_of(target: Target) -> nn.Embedding:
     """Return the target's embedding as heads read it: its rows alone, which some families (Gemma) scale for
@@ -55,4 +64,4 @@ def has_eagle_layer(folder: Path) -> bool:
 
 
 for _name, _part in PARTS.items():
-    DRAFTS[_name] = DraftKind(load, _part, eagle_layer=has_eagle_layer, trained=True)
+    DRAFTS[_name] = DraftKind(load, _part, eagle_layer=has_eagle_layer, trained=True, summary=SUMMARIES[_name])

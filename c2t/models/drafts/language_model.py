@@ -121,4 +121,10 @@ def _load(folder: Path, request: DraftRequest) -> DraftLM:
     return DraftLM(model, target.config.vocab_size)
 
 
-DRAFTS["lm"] = DraftKind(_load, "draft_lm", holds=is_language_model, language_model=True)
+DRAFTS["lm"] = DraftKind(
+    _load,
+    "draft_lm",
+    holds=is_language_model,
+    language_model=True,
+    summary="A smaller language model with the target's tokens.",
+)

@@ -59,4 +59,6 @@ def _load(folder: Path, request: DraftRequest) -> UniformDraft:
     return UniformDraft(request.target.config.vocab_size, torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-DRAFTS[LOOKUP] = DraftKind(_load, ending=NGRAMS)
+DRAFTS[LOOKUP] = DraftKind(
+    _load, ending=NGRAMS, summary="No model: copies of what followed the same tokens earlier in the text."
+)

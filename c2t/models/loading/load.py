@@ -24,12 +24,13 @@ from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
 from c2t.models.loading.trained import trained_for
 from c2t.models.target import gguf_target
 from c2t.models.target.target import Target
+from c2t.models.target.tensor_parallel import local_device
 from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pair:
     """Target, its draft, the tokenizer of both, and their names.
 
@@ -45,6 +46,10 @@ class Pair:
     template: str
     sources: dict[str, tuple[str, str]]
     rounded: bool = False
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{part}={source!r}" for part, (source, _) in self.sources.items())
+        return f"Pair({self.name!r}, {parts}, dtype={self.arithmetic!r}, device={str(self.target.device)!r})"
 
     @property
     def arithmetic(self) -> str:
@@ -92,16 +97,17 @@ def load_pair(
     (`c2t.models.wrappers.ngrams`), "+ngrams=WEIGHT" does so without what was learned; "+fit" or "+bigrams" before that
     reweights a draft by the path, by a file that comes with it (`c2t.models.wrappers.reweighted`); "+taps=2,18,33"
     before that names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it
-    clearly. dtype: by default the checkpoint's; on a CPU, without device_map, what `default_dtype` says if the draft
-    has no model, is a language model, or has an EAGLE layer, which is rounded to 8 bits then where that is faster; else
-    float32. torch.int8: the target's layers and LM head, and an EAGLE layer, are computed in 8 bits; torch.int4: the
-    target's layers in 4 bits, and its LM head except for the largest logits. A GGUF file's blocks are computed with as
-    they are, where this machine and the family can; it is called int4 if some have 4 bits, else int8. device_map:
-    spreads a large target over devices as in transformers. trust_remote_code: run the Python code that comes with the
-    files of target and draft, which are refused without it if they ask for that. tensor_parallel: split the target over
-    the processes of torchrun (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is
-    converted from its package the first time. Warns of a head that was trained for other weights of the target. Raises
-    InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
+    clearly. device: by default a GPU if there is one, else the CPU. dtype: by default the checkpoint's; on a CPU,
+    without device_map, what `default_dtype` says if the draft has no model, is a language model, or has an EAGLE layer,
+    which is rounded to 8 bits then where that is faster; else float32. torch.int8: the target's layers and LM head, and
+    an EAGLE layer, are computed in 8 bits; torch.int4: the target's layers in 4 bits, and its LM head except for the
+    largest logits. A GGUF file's blocks are computed with as they are, where this machine and the family can; it is
+    called int4 if some have 4 bits, else int8. device_map: spreads a large target over devices as in transformers.
+    trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
+    if they ask for that. tensor_parallel: split the target over the processes of torchrun
+    (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package
+    the first time. Warns of a head that was trained for other weights of the target. Raises InputError for unknown
+    names, unreadable checkpoints, and parts that do not fit each other.
     """
     for name, reference in (("pair", pair), ("target", target), ("draft", draft)):
         check_kind(name, reference, PLACES, "a name, a folder or a Hub id")
@@ -115,7 +121,7 @@ def load_pair(
         choice = default_draft(target)
         pair, named = choice.pair, parse(choice.draft)
     _check_named(pair, named)
-    where = _device("cpu" if device is None else device)
+    where = _device(local_device(device) if tensor_parallel else device)
     target_place = str(_target_place(pair if target is None else target))
     draft_place, folder, kind = _resolved(pair, named)
     types = _arithmetic(kind, folder, where, dtype, device_map, tensor_parallel)
@@ -246,7 +252,7 @@ def _target_place(reference: str | Path) -> Path | str:
     return checkpoints.resolve(reference, "target")
 
 
-def _device(name: str | torch.device) -> torch.device:
+def _device(name: str | torch.device | None) -> torch.device:
     device = checked_device(name)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # kernels and graphs run on the current one

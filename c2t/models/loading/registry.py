@@ -48,7 +48,7 @@ class DraftKind:
     for a draft without files, whose `load` gets an empty path. holds: True for a folder of this kind that is given
     without a name. eagle_layer: True for a folder whose draft is an EAGLE layer, which can be computed in 8 bits.
     language_model: it is one, and loaded as a target is. trained: it was trained for the weights of one target. ending:
-    the one that its name always has.
+    the one that its name always has. summary: what it is, for a list of drafts.
     """
 
     load: Callable[[Path, DraftRequest], BaseDraft]
@@ -58,6 +58,7 @@ class DraftKind:
     language_model: bool = False
     trained: bool = False
     ending: str | None = None
+    summary: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Ending:
     wrap: makes the new draft of the draft, the number (None: none was given), the draft's folder and the target. layer:
     endings of a name stand in the order of their layers, one of each. file: what it reads in the draft's folder, None
     for nothing. number: a word for the number that may follow after "=", "" if none may. check: raises InputError for
-    a wrong number.
+    a wrong number. summary: what it does, for a list of endings.
     """
 
     wrap: Callable[[BaseDraft, float | None, Path, Target], WrappedDraft]
@@ -75,6 +76,7 @@ class Ending:
     file: str | None = None
     number: str = ""
     check: Callable[[float], None] = lambda number: None
+    summary: str = ""
 
 
 DRAFTS: dict[str, DraftKind] = {}  # by name

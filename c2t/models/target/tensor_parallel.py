@@ -31,9 +31,9 @@ def rank_and_world() -> tuple[int, int]:
     return int(rank), int(world)
 
 
-def local_device(name: str | None) -> str:
+def local_device(name: str | torch.device | None) -> str:
     """Return the device of this process: on a machine with GPUs one for each of its processes."""
-    if name == "cpu" or not torch.cuda.is_available():
+    if str(name) == "cpu" or not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
@@ -65,6 +65,13 @@ def gather_shared(model: Any) -> None:
         model.set_output_embeddings(whole)
 
 
+def from_first_process(value: Any) -> Any:
+    """Return the first process's value; every process calls it."""
+    sent = [value]
+    dist.broadcast_object_list(sent, src=0)
+    return sent[0]
+
+
 class FirstProcessTrees:
     """Policy whose trees are those that the first process builds by another policy."""
 
@@ -77,9 +84,7 @@ class FirstProcessTrees:
     def __call__(self, draft: Draft, root: Root) -> Tree:
         """Return the first process's tree. Every process drafts, for its own draft's state."""
         tree = self.policy(draft, root)
-        sent = [_moved(tree, "cpu")]
-        dist.broadcast_object_list(sent, src=0)
-        return _moved(sent[0], tree.token.device)
+        return _moved(from_first_process(_moved(tree, "cpu")), tree.token.device)
 
 
 def _moved(value: Any, device: str | torch.device) -> Any:

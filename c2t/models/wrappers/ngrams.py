@@ -227,4 +227,5 @@ def _with_ngrams(draft: BaseDraft, prior_weight: float | None, folder: Path, tar
     return NgramDraft(draft, prior_weight, read_learned(folder) if folder.parts else None)
 
 
-ENDINGS[NGRAMS] = Ending(_with_ngrams, TEXT, number="WEIGHT", check=check_prior_weight)
+SUMMARY = "Mix in what followed the same tokens earlier in the text; WEIGHT instead of what was learned."
+ENDINGS[NGRAMS] = Ending(_with_ngrams, TEXT, number="WEIGHT", check=check_prior_weight, summary=SUMMARY)

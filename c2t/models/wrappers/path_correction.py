@@ -116,4 +116,4 @@ def _with_fit(draft: BaseDraft, number: None, folder: File, target: Target) -> R
     return ReweightedDraft(draft, PathCorrection.load(folder, embed_tokens, tokens))
 
 
-ENDINGS[FIT] = Ending(_with_fit, PATH, FILE)
+ENDINGS[FIT] = Ending(_with_fit, PATH, FILE, summary="Condition a parallel draft on the path, by a small network.")

@@ -129,4 +129,6 @@ def _with_bigrams(draft: BaseDraft, number: None, folder: File, target: Target) 
     return ReweightedDraft(draft, PmiBigrams.load(folder, target.config.vocab_size, device))
 
 
-ENDINGS[BIGRAMS] = Ending(_with_bigrams, PATH, FILE)
+ENDINGS[BIGRAMS] = Ending(
+    _with_bigrams, PATH, FILE, summary="Condition a parallel draft on the path, by counts of pairs."
+)

@@ -23,8 +23,8 @@ NARROW = "of=threshold:threshold=0.2,K=6,W=6,levels=4"
 
 @dataclass(frozen=True)
 class Hierarchical(WrapperPolicy):
-    """Chains that the int4 target has generated, in `rounds` rounds with the trees of `policy`, each followed by the
-    tree of the next round.
+    """Verifies what the target with int4 weights decodes in some rounds of another policy. Its chains of `rounds`
+    rounds are each followed by the tree of the next round.
 
     With int4 weights the target reads a sixth of float32's bytes, or a third of bf16's, and nearly always chooses the
     same token. One round of the target thus commits the tokens of several rounds. The int4 target samples with the

@@ -32,8 +32,9 @@ class Drafted(NamedTuple):
 
 @dataclass(frozen=True)
 class MCSDPlus:
-    """W tokens of the target's distribution after the root (section 3.1), each continued by the draft's most
-    probable tokens up to D times: a fork of W (1 + D) nodes, in which chains never branch.
+    """Chains of the draft under W tokens that the target samples after the root. The latter (section 3.1) are each
+    continued by the draft's most probable tokens, up to D times: a fork of W (1 + D) nodes, in which chains never
+    branch.
 
     decision: a network that predicts if the target will accept a drafted token (section 3.3). Drafting of a tree ends
     with the level on which all forks are below `threshold`. M: entropy over the M most probable tokens
