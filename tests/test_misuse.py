@@ -15,7 +15,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 import c2t
-from c2t import C2T, Eagle2, InputError, SpeculativeDecoder, TreeClassifier, show
+from c2t import C2T, Eagle2, Grammar, InputError, SpeculativeDecoder, TreeClassifier, show
 from c2t.batching import BatchDecoder
 from c2t.classifier import ClassifierConfig
 from c2t.hf import TreeDecoding
@@ -199,6 +199,13 @@ CALLS = {
             "row": [*NO_WHOLE, -1, 1],
         },
     ),
+    "Grammar.json_schema": (
+        lambda given: Grammar.json_schema,
+        {"": [*(value for value in NEVER if not isinstance(value, dict)), 5, None, False, "{", [1]]},
+    ),
+    "Grammar.regex": (lambda given: Grammar.regex, {"": [*NEVER, 5, None]}),
+    "Grammar.lark": (lambda given: Grammar.lark, {"": [*NEVER, 5, None]}),
+    "Grammar.choice": (lambda given: Grammar.choice, {"": [*NEVER, 5, None, "a", [], [""], [5]]}),
     "Sampling": (
         lambda given: Sampling,
         {"temperature": [True, False], "top_p": [True], "repetition_penalty": [True], "seed": [True], "top_k": [True]},
@@ -258,7 +265,7 @@ def test_a_wrong_setting_of_a_policy_is_refused_in_one_line(given, name: str) ->
 
 
 def test_everything_public_is_called_here() -> None:
-    called = {"SpeculativeDecoder", "TreeClassifier", "load_pair", "show"}
+    called = {"Grammar", "SpeculativeDecoder", "TreeClassifier", "load_pair", "show"}
     policies = {"POLICIES", *(kind.__name__ for kind in POLICIES.values())} & set(c2t.__all__)
     assert set(c2t.__all__) == called | policies | {"InputError", "Output"}  # which nobody makes
 

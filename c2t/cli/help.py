@@ -7,7 +7,8 @@ from typer.core import TyperCommand, TyperGroup
 
 LEFT, COMMAND = 22, 10  # columns of the names of options and of commands; after longer ones a line begins
 OWN = "Options"  # the group of options that no other command has
-TYPES = {"<int>": "N", "<float>": "X", "<str>": "TEXT", "INTEGER": "N", "FLOAT": "X"}  # Typer's names, and older ones
+# Typer's names of types, of this version and of older ones, and what is shown.
+TYPES = {"<int>": "N", "<int range>": "N", "<float>": "X", "<str>": "TEXT", "INTEGER": "N", "FLOAT": "X"}
 
 
 class Command(TyperCommand):
@@ -38,9 +39,10 @@ def _options(command: Any, ctx: Any) -> list[tuple[str, str, str]]:
         names, text = record
         for other in [name for name in option.opts if name.startswith("--")][1:]:  # another name is for old scripts
             names = names.replace(f", {other}", "")
-        *names, kind = names.split(" ")
-        kind = "" if option.param_type_name == "argument" else TYPES.get(kind, kind)
-        names = " ".join([*names, kind]).strip()
+        for kind, shown in TYPES.items():
+            names = names.removesuffix(kind) + shown * names.endswith(kind)
+        names = names.partition(" ")[0] if option.param_type_name == "argument" else names
+        text = re.sub(r"; (x>=|0<=x<=)\d+\]$", "]", text)  # what a wrong value is answered with
         text = re.sub(r"  \[(default: )?\(?(.*?)\)?\]$", r" [\1\2]", text)  # Typer puts words in parentheses, too
         options.append((_panel(option) or OWN, names, text))
     return options
