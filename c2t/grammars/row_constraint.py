@@ -77,7 +77,8 @@ class RowConstraint:
 
     def forced(self, path: Path) -> Path:
         """Return the tokens that must follow a path."""
-        if self.mask(path) is None:
+        mask = self.mask(path)
+        if mask is None or not mask.any():
             return ()
         with self._timed():
             self._move(path)
@@ -96,8 +97,8 @@ class RowConstraint:
             self._room.append(np.zeros(self.size, np.uint32))
         mask = self._room[number]
         with self._timed():
-            self._move(path)
             try:
+                self._move(path)
                 self._matcher.fill(mask)
             except InputError:  # it has given up. Another path may still be possible, so it starts anew
                 mask.fill(0)

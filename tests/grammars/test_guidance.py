@@ -238,7 +238,7 @@ def test_characters_that_no_token_has_end_their_own_request_alone() -> None:
     while decoder.step():
         pass
     assert (good.finish, bad.finish) == ("length", "failed")
-    assert "no further token" in str(bad.error)
+    assert isinstance(bad.error, InputError)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
