@@ -29,7 +29,7 @@ Ids = Sequence[Sequence[int]]
 
 class Written(NamedTuple):
     """Texts of one call. seconds: of the whole call; first: of them, until the first token was there; masks: of them,
-    in the masks of a constraint."""
+    in the matchers of constraints."""
 
     tokens: list[list[int]]
     first: float

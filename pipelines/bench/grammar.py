@@ -10,6 +10,7 @@ policies, with n-grams of the text and without, chosen on prompts that are not j
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, product
@@ -168,8 +169,9 @@ def figures(
 
     against_plain, decoding_against_plain: see `pipelines.bench.decoding.figures`. verified_per_token: verified tokens
     for each new one after the first, roots included; verified_against_target_only: the same over that of trees which
-    know nothing of the constraint. masks: share of the seconds after the first token. ended: answers that ended by
-    themselves; valid: those of them without a fault. by_kind: speed after the first token over plain decoding's.
+    know nothing of the constraint. masks: share of the seconds after the first token that matchers took. ended: answers
+    that ended by themselves; valid, faults: those of them without a fault, and the others. by_kind: speed after the
+    first token over plain decoding's.
     """
     plain = results[PLAIN]
     for name, result in results.items():
@@ -189,6 +191,7 @@ def figures(
             "texts": len(result.written),
             "ended": len(judged),
             "valid": judged.count(""),
+            "faults": Counter(filter(None, judged)),
             "by_kind": by_kind(prompts, result, plain),
         }
 

@@ -120,7 +120,8 @@ def test_figures_are_those_of_the_texts(small_pair: Pair) -> None:
     assert (other["texts"], other["ended"], other["valid"], other["equal_to_plain"]) == (2, 1, 1, 1)
     assert [better["by_kind"][kind][0] for kind in ("array", "map")] == figure((4, 4))
     wrong = [replace(prompt, fault=judge_of("false")) for prompt in PROMPTS]
-    assert next(grammar.figures(small_pair, wrong, results(small_pair)))["valid"] == 0
+    row = next(grammar.figures(small_pair, wrong, results(small_pair)))
+    assert (row["valid"], row["faults"]) == (0, {AGAINST_SCHEMA: 1})
 
 
 def test_the_table_shows_them(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
