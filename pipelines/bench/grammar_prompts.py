@@ -5,21 +5,20 @@ of them. All strings, arrays and numbers are bounded, because a small model repe
 """
 
 import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from c2t.grammars import tool_calls
 from c2t.grammars.grammar import Grammar
 
 FOLDER = Path(__file__).parents[2] / "data" / "grammars"
-NO_JSON, NO_CALL, AGAINST_SCHEMA = "it is no JSON", "it is no list of calls", "it is against its schema"
-LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-CALL = re.compile(r"<tool_call>(.*?)</tool_call>\s*", re.DOTALL)
+NO_JSON, NO_CALL, AGAINST_SCHEMA = "it is no JSON", "it is no call", "it is against its schema"
+FRAME = replace(tool_calls.FRAME, between="")  # one call
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,11 @@ def tool_prompts() -> list[ConstrainedPrompt]:
     prompts = []
     for row in given["tasks"]:
         tools = [{"name": name, "parameters": given["functions"][name]} for name in row["tools"]]
-        constraint = one_call(tools)
+        constraint = Grammar.lark(FRAME.grammar(tools, required=True))
         lines = "\n".join(map(json.dumps, tools))
         task = f"{row['task']} Call one of these functions:\n{lines}"
-        prompts.append(ConstrainedPrompt("tool call", task, constraint, judge_of_calls(tools)))
+        prompts.append(ConstrainedPrompt("tool call", task, constraint, judge_of_call(tools)))
     return prompts
-
-
-def one_call(tools: list[dict[str, Any]]) -> Grammar:
-    """Return the constraint to one call of a tool."""
-    call = json.dumps({"x-guidance": LAYOUT, **call_schema(tools)})
-    return Grammar.lark(f'start: "<tool_call>" call "</tool_call>"\ncall: %json {call}')
 
 
 def call_schema(tools: list[dict[str, Any]]) -> dict[str, Any]:
@@ -93,15 +86,13 @@ def judge_of(schema: str) -> Callable[[str], str]:
     return fault
 
 
-def judge_of_calls(tools: list[dict[str, Any]]) -> Callable[[str], str]:
-    """Return the judge of answers that must be one call of a tool, or several."""
+def judge_of_call(tools: list[dict[str, Any]]) -> Callable[[str], str]:
+    """Return the judge of answers that must be a call of one of these tools."""
     judge = judge_of(json.dumps(call_schema(tools)))
 
     def fault(answer: str) -> str:
-        calls = CALL.findall(answer)
-        if not calls or CALL.sub("", answer).strip():
-            return NO_CALL
-        return next(filter(None, map(judge, calls)), "")
+        framed = answer.startswith(FRAME.opening) and answer.endswith(FRAME.closing)
+        return judge(answer.removeprefix(FRAME.opening).removesuffix(FRAME.closing)) if framed else NO_CALL
 
     return fault
 

@@ -24,7 +24,7 @@ from pipelines.bench.grammar_prompts import (
     ConstrainedPrompt,
     json_prompts,
     judge_of,
-    judge_of_calls,
+    judge_of_call,
     tool_prompts,
 )
 from pipelines.docs import grammar as table
@@ -77,17 +77,18 @@ def test_answers_are_judged_by_their_schema() -> None:
     assert judge_of('{"format": "date"}')('"2023-02-30"') == AGAINST_SCHEMA
 
 
-def test_calls_are_judged_by_their_functions() -> None:
+def test_a_call_is_judged_by_its_function() -> None:
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    fault = judge_of_calls([{"name": "f", "parameters": parameters}])
+    fault = judge_of_call([{"name": "f", "parameters": parameters}])
 
     def call(name: str, arguments: str) -> str:
-        return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+        return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
-    assert fault(call("f", '{"n": 1}')) == fault("\n".join([call("f", '{"n": 1}')] * 2)) == ""
-    assert {fault(text) for text in ("", "f(1)", call("f", '{"n": 1}') + " and more")} == {NO_CALL}
+    right = call("f", '{"n": 1}')
+    assert fault(right) == ""
+    assert {fault(text) for text in ("", "f(1)", right + " and more")} == {NO_CALL}
     assert fault(call("f", '{"n": "1"}')) == fault(call("g", '{"n": 1}')) == AGAINST_SCHEMA
-    assert fault("<tool_call>{</tool_call>") == NO_JSON
+    assert fault("<tool_call>{</tool_call>") == fault(right * 2) == NO_JSON
 
 
 def written(tokens: list[int], seconds: float, verified: list[int], masks: float = 0.0) -> Written:
