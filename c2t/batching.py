@@ -356,7 +356,7 @@ class BatchDecoder:
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
 
     def _row_constraint(self, request: Request) -> RowConstraint | None:
-        """Return the constraint behind a request's tokens."""
+        """Return the constraint after a request's tokens."""
         if request.constraint is None:
             return None
         row = RowConstraint.of(request.constraint, self.pair.vocabulary)

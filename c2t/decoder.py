@@ -336,14 +336,14 @@ class SpeculativeDecoder:
         """Return the constraint of each of `count` prompts."""
         if constraint is None:
             return None
-        each = constraint if isinstance(constraint, list | tuple) else [constraint] * count
-        if len(each) != count:
-            raise InputError(f"constraint: {len(each)} for {count} prompts: give one for each, or one for all")
+        constraints = constraint if isinstance(constraint, list | tuple) else [constraint] * count
+        if len(constraints) != count:
+            raise InputError(f"constraint: {len(constraints)} for {count} prompts: give one for each, or one for all")
         if self.graph_tokens:
             raise InputError("CUDA graphs take no constraints: decode without graphs (graph_tokens = 0)")
-        for given in filter(None, each):
+        for given in filter(None, constraints):
             check_constraint(self.policy, given)
-        return [given and RowConstraint.of(given, self.pair.vocabulary) for given in each]
+        return [given and RowConstraint.of(given, self.pair.vocabulary) for given in constraints]
 
     def _hidden(self, constraint: RowConstraint | None) -> frozenset[int] | None:
         """Return the tokens that a text does not show: of a constrained one those that end it, else the special ones
@@ -354,8 +354,8 @@ class SpeculativeDecoder:
         """Return a text; a constrained one with its special tokens, such as those around a call of a tool."""
         if constraint is None:
             return self.pair.tokenizer.decode(tokens, skip_special_tokens=True)
-        kept = tokens[:-1] if tokens[-1:] and tokens[-1] in self.eos else tokens
-        return self.pair.tokenizer.decode(kept, clean_up_tokenization_spaces=False)
+        written = tokens[:-1] if tokens[-1:] and tokens[-1] in self.eos else tokens
+        return self.pair.tokenizer.decode(written, clean_up_tokenization_spaces=False)
 
     def _parts(self, rows: int) -> "Parts":
         """Return target, draft and policy for `rows` prompts; graphs are made for 1, 4, 16, ... of them."""

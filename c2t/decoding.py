@@ -45,8 +45,7 @@ def decode(
         draft = open_session(drafter, policy, len(step.rows), verifier)
     while True:
         yield step
-        unfinished = verifier.unfinished(step)
-        if not unfinished:
+        if not (unfinished := verifier.unfinished(step)):
             return
         with torch.inference_mode():
             if len(unfinished) < len(step.rows):  # some sequences have ended, and their rows leave

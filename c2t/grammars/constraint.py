@@ -20,7 +20,7 @@ class Matcher(Protocol):
     text."""
 
     def consume(self, token: int) -> None:
-        """Go on behind a token."""
+        """Read a token."""
         ...
 
     def rollback(self, count: int) -> None:

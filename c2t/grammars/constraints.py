@@ -14,7 +14,7 @@ from c2t.tree import Tree
 class Constraints:
     """One `RowConstraint` a row, None for a row without one.
 
-    ahead: tokens behind each row's root that a cheaper form of the target has committed for now (`look_ahead`).
+    ahead: tokens after each row's root that a cheaper form of the target has committed for now (`look_ahead`).
     """
 
     def __init__(self, rows: Sequence[RowConstraint | None]):
@@ -105,7 +105,7 @@ def allowed(masks: Sequence[Mask | None], vocabulary: int, device: torch.device)
 
 
 def paths_to(tree: Tree, rows: Sequence[int], slots: Sequence[int]) -> list[Path]:
-    """Return the tokens behind the root on the way to a slot of each of these rows."""
+    """Return the tokens after the root on the way to a slot of each of these rows."""
     tokens, parents = tree.token.tolist(), tree.parent.tolist()
 
     def path(row: int, slot: int) -> Path:

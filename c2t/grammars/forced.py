@@ -14,7 +14,7 @@ from c2t.kernels.masks import allows
 from c2t.tree import Nodes, Tree
 
 LEAVES = 3  # most probable leaves of a tree that are continued
-LEAST = 0.1  # joint probability of a leaf that is worth it
+LEAST = 0.1  # joint probability of a leaf at least
 MOST = 16  # forced nodes of a tree
 
 
@@ -28,7 +28,7 @@ class ForcedNode(NamedTuple):
 
 
 class RowTree(NamedTuple):
-    """A row's tree as lists, one entry a slot. path: tokens behind the root, None for a slot that is dead or may not
+    """A row's tree as lists, one entry a slot. path: tokens after the root, None for a slot that is dead or may not
     follow its parent."""
 
     token: list[int]

@@ -1,4 +1,4 @@
-"""What users give as a constraint: a JSON schema, any JSON object, a regular expression, a grammar, a choice of texts,
+"""Constraints as users give them: a JSON schema, any JSON object, a regular expression, a grammar, a choice of texts,
 or calls of tools."""
 
 import json

@@ -34,7 +34,7 @@ class GuidanceMatcher:
     def consume(self, token: int) -> None:
         """See `Matcher.consume`."""
         if not self._matcher.consume_token(token):
-            raise InputError(f"the constraint cannot go on behind token {token}: {_error(self._matcher)}")
+            raise InputError(f"the constraint cannot go on after token {token}: {_error(self._matcher)}")
 
     def rollback(self, count: int) -> None:
         """See `Matcher.rollback`."""

@@ -11,12 +11,12 @@ from c2t.errors import InputError
 from c2t.grammars.constraint import Constraint, Matcher, Vocabulary
 from c2t.kernels.masks import Mask, allows, words
 
-Path = tuple[int, ...]  # tokens behind the root
+Path = tuple[int, ...]  # tokens after the root
 DEAD_END = "the constraint allows no further token: no token of this model has the characters that it asks for"
 
 
 class RowConstraint:
-    """State of a constraint behind the committed text, root included, and its masks behind nodes of this round's tree.
+    """State of a constraint after the committed text, root included, and its masks after the nodes of this round's tree.
 
     A node is identified by its path from the root. The matcher walks from node to node by taking tokens back, which
     costs less than a copy of it for each node. begin(): returns a matcher at the beginning of the text. vocabulary: its
@@ -29,7 +29,7 @@ class RowConstraint:
         self.nothing: Mask = np.zeros(self.size, np.uint32)
         self._matcher = begin()
         self._text: list[int] = []  # committed
-        self._at: Path = ()  # what the matcher has consumed behind the root
+        self._at: Path = ()  # what the matcher has consumed after the root
         self._masks: dict[Path, Mask | None] = {}
         self._room: list[Mask] = []  # reused from round to round
 
@@ -100,7 +100,7 @@ class RowConstraint:
             try:
                 self._move(path)
                 self._matcher.fill(mask)
-            except InputError:  # it has given up. Another path may still be possible, so it starts anew
+            except InputError:  # it has given up. Another path may still be possible, so it starts again
                 mask.fill(0)
                 self._matcher, self._at = self.begin(), ()
                 for token in self._text:
@@ -108,7 +108,7 @@ class RowConstraint:
         return mask
 
     def _move(self, path: Path) -> None:
-        """Let the matcher stand behind a path."""
+        """Let the matcher stand after a path."""
         same = 0
         while same < min(len(path), len(self._at)) and path[same] == self._at[same]:
             same += 1

@@ -15,7 +15,7 @@ from c2t.grammars.row_constraint import RowConstraint
 class ConstraintProcessor(LogitsProcessor):
     """Lets generate write only what a constraint allows: `generate(..., logits_processor=[ConstraintProcessor(...)])`.
 
-    eos_token_id: tokens that end a text, by default the tokenizer's. Every call of generate begins anew.
+    eos_token_id: tokens that end a text, by default the tokenizer's. Every call of generate starts again.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ConstraintProcessor(LogitsProcessor):
 
 
 class AtPath:
-    """The processor of one row of a tree: texts are the committed one, and a path of the tree behind it.
+    """The processor of one row of a tree: texts are the committed one, and a path of the tree after it.
 
     prompt: tokens of the prompt.
     """

@@ -18,7 +18,7 @@ from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer
 
 Mask = np.ndarray  # of uint32, one bit a token
-MaskAfter = Callable[[int, tuple[int, ...]], Mask | None]  # row, path behind its root -> mask, None for no constraint
+MaskAfter = Callable[[int, tuple[int, ...]], Mask | None]  # row, path after its root -> mask, None for no constraint
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long)
 
 

@@ -47,9 +47,9 @@ def test_the_draft_of_ones_own_model_is_looked_up_once_and_named(
 ) -> None:
     asked: list[str] = []
 
-    def default(place: str) -> own_model.Choice:
+    def default(place: str) -> own_model.DraftChoice:
         asked.append(place)
-        return own_model.Choice("lookup", "copies of the text")
+        return own_model.DraftChoice("lookup", "copies of the text")
 
     for module in (own_model, load, shared):
         monkeypatch.setattr(module, "default_draft", default)

@@ -13,7 +13,7 @@ from c2t.storage import paths as checkpoints
 from c2t.storage.published import PUBLISHED
 
 
-class Choice(NamedTuple):
+class DraftChoice(NamedTuple):
     """A draft for a target, and the reason in words for a user.
 
     pair: name of the published pair that both are of, None for none.
@@ -39,15 +39,15 @@ def pair_and_target(pair: str | Path | None, target: str | Path | None) -> tuple
     return None, pair
 
 
-def default_draft(target: str | Path) -> Choice:
+def default_draft(target: str | Path) -> DraftChoice:
     """Return the draft of a target whose user names none: the head that `c2t draft train` made for these weights, else
     the published one of a Hub id, else copies of the text."""
     folder = converted(Path(target)) if is_gguf(target) else Path(target)
     if folder.is_dir() and (head := find_trained(folder)):
         ngrams = NGRAMS if facts_of(head.parent).ngrams else ""
-        return Choice(f"{head}{ngrams}", "the head that was trained for this model")
+        return DraftChoice(f"{head}{ngrams}", "the head that was trained for this model")
     published = [name for name, pair in PUBLISHED.items() if pair.target == str(target)]
     if published:
         name = published[-1]  # an EAGLE-3 head where there is one of both kinds
-        return Choice(PUBLISHED[name].draft, "a published head of this model", name)
-    return Choice(LOOKUP, "copies of the text; a head is faster, and c2t draft train makes one")
+        return DraftChoice(PUBLISHED[name].draft, "a published head of this model", name)
+    return DraftChoice(LOOKUP, "copies of the text; a head is faster, and c2t draft train makes one")
