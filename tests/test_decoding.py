@@ -235,7 +235,7 @@ def test_first_tokens_follow_the_exact_law(draft: str, sampling: Sampling) -> No
 class EagerAccept(TargetSampler):
     """Takes the draft's first child whenever the target gives it some probability."""
 
-    def accept(self, tree, logits, position, rule):
+    def accept(self, tree, logits, position, rule, constraints=None):
         right = super().accept(tree, logits, position, rule)
         logits = logits.padded()
         likely = logits[:, 0].softmax(-1).gather(1, tree.token[:, 1:2])[:, 0] > 0.3

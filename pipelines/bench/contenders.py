@@ -1,7 +1,7 @@
 """Ways to generate with one target: c2t's own and its alternatives, each on the same clock."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation import BaseStreamer
 
 from c2t.costs.statistics import Statistics, Trace, total
-from c2t.decoding import cut
+from c2t.decoding import Step, cut
 from c2t.models.loading.load import Pair
 from c2t.policies.hierarchical import Hierarchical
 from c2t.protocols import Policy
@@ -28,12 +28,14 @@ Ids = Sequence[Sequence[int]]
 
 
 class Written(NamedTuple):
-    """Texts of one call. seconds: of the whole call; first: of them, until the first token was there."""
+    """Texts of one call. seconds: of the whole call; first: of them, until the first token was there; masks: of them,
+    in the matchers of constraints."""
 
     tokens: list[list[int]]
     first: float
     seconds: float
     statistics: Statistics | None = None
+    masks: float = 0.0
 
     @property
     def new(self) -> int:
@@ -72,8 +74,8 @@ class Ours:
     def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
         """See `Contender.write`."""
         limit, sampling, eos = task
-        trace, first, start = Trace(len(prompts)), 0.0, time.perf_counter()
-        for step in generate(
+        start = time.perf_counter()
+        steps = generate(
             self.pair.target,
             self.pair.draft,
             self.policy,
@@ -82,12 +84,19 @@ class Ours:
             sampling=sampling,
             eos=eos,
             sequences=numbers,
-        ):
-            first = first or time.perf_counter() - start
-            trace.add(step)
-        seconds = time.perf_counter() - start
-        tokens = trace.finish([len(cut(new, limit, eos)) for new in trace.tokens])
-        return Written(tokens, first, seconds, total(trace.statistics))
+        )
+        return timed(steps, len(prompts), task, start)
+
+
+def timed(steps: Iterator[Step], prompts: int, task: Task, start: float) -> Written:
+    """Run the rounds of this many prompts, which have been decoded since `start`, to their end."""
+    trace, first = Trace(prompts), 0.0
+    for step in steps:
+        first = first or time.perf_counter() - start
+        trace.add(step)
+    seconds = time.perf_counter() - start
+    tokens = trace.finish([len(cut(new, task.max_new_tokens, task.eos)) for new in trace.tokens])
+    return Written(tokens, first, seconds, total(trace.statistics))
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,10 @@ def test_trees_have_those_of_plain_decoding_bit_for_bit(tiny: Pair, temperature:
         found = SpeculativeDecoder(tiny, policy).generate(prompts, **settings, **more)
         assert (found.sequences, found.logprobs) == (plain.sequences, plain.logprobs)
         assert found.total.accepted_tokens > 0
+    batch, [ids] = BatchDecoder(tiny, POLICIES[0]), SpeculativeDecoder(tiny, Plain()).encode(prompts[0], chat=False)
+    again = batch.submit(ids + plain.sequences[0], 0, prompt_logprobs=4)
+    batch.step()
+    assert again.prompt_logprobs[len(ids) :] == plain.logprobs[0], "nor does it matter when a text is scored"
     assert SpeculativeDecoder(tiny, Plain()).generate(prompts, **settings).logprobs is None
 
 
