@@ -165,12 +165,17 @@ def test_a_text_ends_before_a_stop_string_and_its_rows_leave(decoder: Speculativ
     assert streamed == output.sequences
 
 
-def test_a_new_seed_is_in_the_output_and_gives_the_same_text(decoder: SpeculativeDecoder) -> None:
+def test_a_new_seed_is_in_the_output_and_gives_the_same_text(
+    decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seeds = {decoder.generate(PROMPTS[0], 1, 0.9).seed for _ in range(3)}
     assert len(seeds) == 3
     output = decoder.generate(PROMPTS, 12, 0.9)
     assert decoder.generate(PROMPTS, 12, 0.9, seed=output.seed) == output
     assert decoder.generate(PROMPTS[0], 1).seed == 0, "a greedy text needs none"
+    monkeypatch.setattr(type(decoder.pair.target), "is_split", True)
+    monkeypatch.setattr("c2t.decoder.from_first_process", lambda seed: 7)
+    assert decoder.generate(PROMPTS[0], 1, 0.9).seed == 7, "the same in all processes of a split target"
 
 
 def test_a_policy_may_be_its_text(decoder: SpeculativeDecoder) -> None:

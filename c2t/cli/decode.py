@@ -140,10 +140,12 @@ def generate(
         )
     decoder = SpeculativeDecoder(pair, FirstProcessTrees(chosen) if tp else chosen)
     if graphs:
-        longest = max(map(len, decoder.encode(texts, chat=not raw)))
+        longest = max(map(len, decoder.encode(texts, not raw, system)))
         check_length(longest, max_new_tokens, pair.target.max_positions, "the prompt")
         decoder = SpeculativeDecoder(pair, chosen, graph_tokens=longest + max_new_tokens)
-    decoder.warm_up(len(texts))  # part of loading, not of the text's time
+    if constraint is not None:
+        constraint.matcher(pair.vocabulary)  # compiled here: part of loading, as the first tokens are
+    decoder.warm_up(len(texts))
     about = {"pair": pair.name, "policy": describe(chosen), "raw": raw, "system": system}
     if chat:
         talk = converse(decoder, prompt, how, system, verbose)
@@ -161,13 +163,12 @@ def _constraint(json_schema: Path | None, regex: str | None, grammar: Path | Non
     file = json_schema or grammar
     if file is None:
         return None
+    data = read_file(file)
     try:
-        text = read_file(file).decode()
-        return Grammar.json_schema(text) if json_schema else Grammar.lark(text)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: no text in UTF-8") from error
-    except InputError as error:
-        raise InputError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+        return Grammar.json_schema(data.decode()) if json_schema else Grammar.lark(data.decode())
+    except ValueError as error:
+        said = "no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise InputError(f"{file}: {said}") from error
 
 
 def _decode(

@@ -49,7 +49,7 @@ def _options(command: Any, ctx: Any) -> list[tuple[str, str, str]]:
 
 
 def _panel(part: Any) -> str | None:
-    return part.rich_help_panel
+    return getattr(part, "rich_help_panel", None)
 
 
 def _write(formatter: Any, entries: list[tuple[str, str, str]], left: int = LEFT) -> None:

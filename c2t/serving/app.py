@@ -201,7 +201,8 @@ class _Api:
                 new = fields.new_tokens
                 if new is None:
                     new = max(1, min(default, self.front.decoder.room(len(ids))))
-                settings = {"sequence": len(answers), "constraint": constraint, **scores}
+                eos = frozenset[int]() if fields.ignore_eos else None
+                settings = {"sequence": len(answers), "eos": eos, "constraint": constraint, **scores}
                 answers.append(self.front.generate(ids, new, sampling, **settings))
         except BaseException:
             for answer in answers:

@@ -36,7 +36,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "min_tokens": (0,),
     "stop_token_ids": ([],),
-    "ignore_eos": (False,),
     "use_beam_search": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -70,6 +69,7 @@ class Fields(Structured, SamplingFields):
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StrictStr | Annotated[list[StrictStr], Field(max_length=STOPS)] | None = None
     max_tokens: StrictInt | None = None
+    ignore_eos: StrictBool | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
 

@@ -147,3 +147,12 @@ def test_acceptance_is_reported_as_vllm_does(server: Server, ai: OpenAI, decoder
     assert at == sorted(at, reverse=True)
     text = httpx.get(f"{server.address}/metrics").text
     assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
+
+
+def test_a_text_may_go_on_after_its_end(ai: OpenAI, decoder: SpeculativeDecoder) -> None:
+    """As benchmarks want it, whose texts have all the same length."""
+    ends = {str(min(decoder.eos)): 100}
+    answer = complete(ai, prompt=PROMPTS[0], logit_bias=ends)
+    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("stop", 1)
+    answer = complete(ai, prompt=PROMPTS[0], logit_bias=ends, extra_body={"ignore_eos": True})
+    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", NEW)
