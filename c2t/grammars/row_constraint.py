@@ -16,7 +16,7 @@ DEAD_END = "the constraint allows no further token: no token of this model has t
 
 
 class RowConstraint:
-    """State of a constraint after the committed text, root included, and its masks after the nodes of this round's tree.
+    """State of a constraint after the committed text, root included, and its masks after nodes of a round's tree.
 
     A node is identified by its path from the root. The matcher walks from node to node by taking tokens back, which
     costs less than a copy of it for each node. begin(): returns a matcher at the beginning of the text. vocabulary: its
