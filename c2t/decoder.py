@@ -343,7 +343,8 @@ class SpeculativeDecoder:
             raise InputError("CUDA graphs take no constraints: decode without graphs (graph_tokens = 0)")
         for given in filter(None, constraints):
             check_constraint(self.policy, given)
-        return [given and RowConstraint.of(given, self.pair.vocabulary) for given in constraints]
+        of = self.pair.vocabulary
+        return [None if given is None else RowConstraint.of(given, of) for given in constraints]
 
     def _hidden(self, constraint: RowConstraint | None) -> frozenset[int] | None:
         """Return the tokens that a text does not show: of a constrained one those that end it, else the special ones

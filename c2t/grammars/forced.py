@@ -62,13 +62,13 @@ def _row_trees(tree: Tree, constraints: Constraints) -> list[RowTree | None]:
         if constraints.rows[row] is None:
             rows.append(None)
             continue
-        token, parent, _, _, alive = of_row
+        token, parent, depth, log_joint, alive = of_row
         path: list[Path | None] = [()]
         for slot in range(1, tree.size):
             before = path[parent[slot]] if alive[slot] else None
             follows = before is not None and allows(constraints.draftable(row, before), token[slot])
             path.append((*before, token[slot]) if follows else None)
-        rows.append(RowTree(*of_row, path))
+        rows.append(RowTree(token, parent, depth, log_joint, alive, path))
     return rows
 
 

@@ -32,6 +32,12 @@ def allows(mask: Mask, token: int) -> bool:
     return bool(mask[token >> 5] >> np.uint32(token & 31) & np.uint32(1))
 
 
+def single(mask: Mask) -> bool:
+    """Return True if the mask has one token."""
+    used = np.flatnonzero(mask)
+    return len(used) == 1 and int(mask[used[0]]).bit_count() == 1
+
+
 def unpacked(mask: Mask, vocabulary: int) -> Bool[Tensor, " V"]:
     """Return which tokens a mask allows."""
     bits = np.unpackbits(mask.view(np.uint8), count=vocabulary, bitorder="little")
