@@ -49,7 +49,8 @@ def _options(command: Any, ctx: Any) -> list[tuple[str, str, str]]:
 
 
 def _panel(part: Any) -> str | None:
-    return getattr(part, "rich_help_panel", None)
+    panel = getattr(part, "rich_help_panel", None)
+    return panel if isinstance(panel, str) else None  # Typer's stand-in for a default is none
 
 
 def _write(formatter: Any, entries: list[tuple[str, str, str]], left: int = LEFT) -> None:

@@ -512,7 +512,9 @@ def test_help_describes_every_command_and_option() -> None:
 
 @pytest.mark.parametrize("name", ["", "draft train", *get_command(app).commands])
 def test_help_fits_a_screen(name: str) -> None:
-    shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"}).output.splitlines()
+    done = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.exc_info
+    shown = done.output.splitlines()
     assert len(shown) <= 60
     assert max(map(len, shown)) <= 80
 
