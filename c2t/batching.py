@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.costs.policy_text import policy_for
 from c2t.costs.statistics import Statistics, counts_of
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
@@ -116,10 +115,9 @@ class Running:
 class BatchDecoder:
     """Decodes requests, which may be submitted and cancelled at any time, in rounds over all running ones.
 
-    policy: as in `c2t.decoder.SpeculativeDecoder`. max_rows: maximum number of running requests. max_tokens: limit on
-    the sum of their prompt + max_new_tokens + policy.levels, which limits memory. max_waiting: maximum length of the
-    queue. rule: verification rule of the trees, see `c2t.verification.compatibility.RULES`. Raises InputError for
-    MCSD+, whose forks cannot join a batch.
+    max_rows: maximum number of running requests. max_tokens: limit on the sum of their prompt + max_new_tokens +
+    policy.levels, which limits memory. max_waiting: maximum length of the queue. rule: verification rule of the trees,
+    see `c2t.verification.compatibility.RULES`. Raises InputError for MCSD+, whose forks cannot join a batch.
 
     Requests are served in their order of arrival. One that does not fit yet delays all later ones, so that none waits
     for ever. Only one thread at a time may call `step`; any thread may call `submit` and `cancel`, also during a step.
@@ -128,7 +126,7 @@ class BatchDecoder:
     def __init__(
         self,
         pair: Pair,
-        policy: Policy | str,
+        policy: Policy,
         *,
         max_rows: int = 16,
         max_tokens: int = 16384,
@@ -136,7 +134,6 @@ class BatchDecoder:
         rule: str | None = None,
     ):
         check_kind("pair", pair, Pair, "a pair that load_pair has loaded")
-        policy = policy_for(pair, policy)
         self.pair, self.policy, self.rule = pair, policy, check_rule(policy, rule)
         self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
         whole(self, "max_rows", "max_tokens", "max_waiting", least=1, most=2**62)

@@ -181,12 +181,11 @@ def test_a_new_seed_is_in_the_output_and_gives_the_same_text(
 def test_a_policy_may_be_its_text(decoder: SpeculativeDecoder) -> None:
     named = SpeculativeDecoder(decoder.pair, "threshold:threshold=0.2,levels=3")
     assert named.policy == JointThreshold(threshold=0.2, levels=3)
-    assert BatchDecoder(decoder.pair, "eagle2:N=6,K=3").policy == Eagle2(N=6, K=3)
     learned = SpeculativeDecoder.from_pretrained("toy", policy="c2t:beta=0.3").policy
     assert learned.beta == 0.3
     assert learned.classifier.output.weight.equal(toy_classifier().output.weight)
     with pytest.raises(InputError, match="no policy is called 'eagle'; known: plain"):
-        BatchDecoder(decoder.pair, "eagle")
+        SpeculativeDecoder(decoder.pair, "eagle")
 
 
 def test_reprs_are_one_line_that_says_what_decodes(decoder: SpeculativeDecoder, home: Path) -> None:
