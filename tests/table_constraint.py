@@ -10,6 +10,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.grammars.constraint import Vocabulary
 from c2t.grammars.row_constraint import RowConstraint
+from c2t.kernels.masks import Mask
 
 
 @cache
@@ -51,10 +52,10 @@ class TableMatcher:
         assert 0 < count <= len(self.text)
         del self.text[-count:]
 
-    def fill(self, mask: np.ndarray) -> None:
-        bits = np.zeros(32 * len(mask), np.uint8)
+    def fill(self, mask: Mask) -> None:
+        bits = np.zeros(32 * len(mask.words), np.uint8)
         bits[: self.allowed.shape[1]] = self._following().numpy()
-        mask[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+        mask.words[:] = np.packbits(bits, bitorder="little").view(np.uint32)
 
     def forced(self) -> list[int]:
         tokens: list[int] = []
@@ -77,7 +78,7 @@ class GivesUp(TableMatcher):
 
     broken = False
 
-    def fill(self, mask: np.ndarray) -> None:
+    def fill(self, mask: Mask) -> None:
         self.broken = self.broken or self.text[-1:] == [self.dead_end]
         if self.broken:
             raise InputError("the constraint is too complex to go on")

@@ -11,7 +11,6 @@ import torch
 from transformers import LlamaConfig
 
 from c2t import C2T, Eagle2, InputError, JointThreshold, Plain, SpeculativeDecoder
-from c2t.batching import BatchDecoder
 from c2t.costs.statistics import Statistics
 from c2t.kernels.native import kernels
 from c2t.policies import DySpec, MCSDPlus, Sequoia

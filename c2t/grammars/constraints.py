@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.grammars.row_constraint import Path, RowConstraint
-from c2t.kernels.masks import Mask, unpacked
+from c2t.kernels.masks import Mask
 from c2t.tree import Tree
 
 
@@ -42,7 +42,7 @@ class Constraints:
         if self.ahead is None:
             return constraint.required(path)
         mask = constraint.mask(self.ahead[row] + path)
-        return None if mask is None or not mask.any() else mask  # the target itself may not come to this dead end
+        return None if mask is None or mask.empty else mask  # the target itself may not come to this dead end
 
     def forced(self, row: int, path: Path) -> Path:
         """Return the tokens that must follow a path of this row."""
@@ -100,7 +100,7 @@ def allowed(masks: Sequence[Mask | None], vocabulary: int, device: torch.device)
     rows = torch.ones(len(masks), vocabulary, dtype=torch.bool, device=device)
     for row, mask in zip(rows, masks, strict=True):
         if mask is not None:
-            row.copy_(unpacked(mask, vocabulary))
+            row.copy_(mask.flags())
     return rows
 
 

@@ -10,7 +10,6 @@ import torch
 
 from c2t.grammars.constraints import Constraints
 from c2t.grammars.row_constraint import Path
-from c2t.kernels.masks import allows
 from c2t.tree import Nodes, Tree
 
 LEAVES = 3  # most probable leaves of a tree that are continued
@@ -66,7 +65,7 @@ def _row_trees(tree: Tree, constraints: Constraints) -> list[RowTree | None]:
         path: list[Path | None] = [()]
         for slot in range(1, tree.size):
             before = path[parent[slot]] if alive[slot] else None
-            follows = before is not None and allows(constraints.draftable(row, before), token[slot])
+            follows = before is not None and token[slot] in constraints.draftable(row, before)
             path.append((*before, token[slot]) if follows else None)
         rows.append(RowTree(token, parent, depth, log_joint, alive, path))
     return rows

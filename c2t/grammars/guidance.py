@@ -9,7 +9,7 @@ from typing import Any
 
 from c2t.errors import InputError, installed_by, one_line
 from c2t.grammars.constraint import Matcher, Vocabulary
-from c2t.kernels.masks import Mask, words
+from c2t.kernels.masks import Mask
 
 OPTIONS = "x-guidance"  # key of a schema by which its author changes how it is compiled, `lenient` for one
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -42,7 +42,7 @@ class GuidanceMatcher:
 
     def fill(self, mask: Mask) -> None:
         """See `Matcher.fill`."""
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(mask.address, mask.words.nbytes)
         if self._matcher.is_error():
             raise InputError(f"the constraint is too complex to go on: {_error(self._matcher)}")
 
@@ -65,9 +65,9 @@ def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Any:
     )
     if made.is_error():
         raise InputError(f"the constraint is refused: {_error(made)}")
-    mask = Mask((words(vocabulary.size),), "uint32")
+    mask = Mask(vocabulary.size)
     GuidanceMatcher(made).fill(mask)
-    if not mask.any():
+    if mask.empty:
         raise InputError("the constraint allows no token of this model's vocabulary")
     return made
 

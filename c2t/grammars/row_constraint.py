@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-import numpy as np
-
 from c2t.errors import InputError
 from c2t.grammars.constraint import Constraint, Matcher, Vocabulary
-from c2t.kernels.masks import Mask, allows, single, words
+from c2t.kernels.masks import Mask
 
 Path = tuple[int, ...]  # tokens after the root
 DEAD_END = "the constraint allows no further token: no token of this model has the characters that it asks for"
@@ -24,9 +22,9 @@ class RowConstraint:
     """
 
     def __init__(self, begin: Callable[[], Matcher], vocabulary: int, eos: frozenset[int]):
-        self.begin, self.eos, self.size = begin, eos, words(vocabulary)
+        self.begin, self.eos, self.size = begin, eos, vocabulary
         self.ended, self.seconds = False, 0.0
-        self.nothing: Mask = np.zeros(self.size, np.uint32)
+        self.nothing = Mask(self.size)
         self._matcher = begin()
         self._text: list[int] = []  # committed
         self._at: Path = ()  # what the matcher has consumed after the root
@@ -69,7 +67,7 @@ class RowConstraint:
         """Return the mask by which the target chooses after a path of its own choices; None after the end of the text.
         Raises InputError where no token may follow."""
         mask = self.mask(path)
-        if mask is not None and not mask.any():
+        if mask is not None and mask.empty:
             self._move(path)
             self._matcher.fill(mask)  # raises its own reason, if it has one
             raise InputError(DEAD_END)
@@ -78,7 +76,7 @@ class RowConstraint:
     def forced(self, path: Path) -> Path:
         """Return the tokens that must follow a path."""
         mask = self.mask(path)
-        if mask is None or not single(mask):  # most leaves, and asking the matcher costs as much as a mask
+        if mask is None or not mask.single:  # most leaves, and asking the matcher costs as much as a mask
             return ()
         with self._timed():
             self._move(path)
@@ -89,19 +87,19 @@ class RowConstraint:
         if self.ended or not path:
             return not self.ended
         before = self.mask(path[:-1])
-        return before is not None and path[-1] not in self.eos and allows(before, path[-1])
+        return before is not None and path[-1] not in self.eos and path[-1] in before
 
     def _filled(self, path: Path) -> Mask:
         number = len(self._masks)
         while number >= len(self._room):
-            self._room.append(np.zeros(self.size, np.uint32))
+            self._room.append(Mask(self.size))
         mask = self._room[number]
         with self._timed():
             try:
                 self._move(path)
                 self._matcher.fill(mask)
             except InputError:  # it has given up. Another path may still be possible, so it starts again
-                mask.fill(0)
+                mask.words.fill(0)
                 self._matcher, self._at = self.begin(), ()
                 for token in self._text:
                     self._matcher.consume(token)

@@ -17,31 +17,36 @@ from c2t.kernels.compiled import changeable
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.pointer import pointer
 
-Mask = np.ndarray  # of uint32, one bit a token
+
+class Mask:
+    """A set of tokens of a vocabulary, one bit each; empty at first. words: the bits. address: of them, for C."""
+
+    def __init__(self, vocabulary: int):
+        bits = torch.zeros((vocabulary + 31) // 32, dtype=torch.int32, device="cpu")
+        self.vocabulary, self.address = vocabulary, pointer(bits, torch.int32)
+        self.words = bits.numpy().view(np.uint32)
+
+    def __contains__(self, token: int) -> bool:
+        return bool(self.words[token >> 5] >> np.uint32(token & 31) & np.uint32(1))
+
+    @property
+    def empty(self) -> bool:
+        return not self.words.any()
+
+    @property
+    def single(self) -> bool:
+        """True if the set has one token."""
+        used = np.flatnonzero(self.words)
+        return len(used) == 1 and int(self.words[used[0]]).bit_count() == 1
+
+    def flags(self) -> Bool[Tensor, " V"]:
+        """Return which tokens of the vocabulary the set has."""
+        bits = np.unpackbits(self.words.view(np.uint8), count=self.vocabulary, bitorder="little")
+        return torch.from_numpy(bits.view(np.bool_))
+
+
 MaskAfter = Callable[[int, tuple[int, ...]], Mask | None]  # row, path after its root -> mask, None for no constraint
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long)
-
-
-def words(vocabulary: int) -> int:
-    """Return the words of a mask."""
-    return (vocabulary + 31) // 32
-
-
-def allows(mask: Mask, token: int) -> bool:
-    """Return True if the mask has this token."""
-    return bool(mask[token >> 5] >> np.uint32(token & 31) & np.uint32(1))
-
-
-def single(mask: Mask) -> bool:
-    """Return True if the mask has one token."""
-    used = np.flatnonzero(mask)
-    return len(used) == 1 and int(mask[used[0]]).bit_count() == 1
-
-
-def unpacked(mask: Mask, vocabulary: int) -> Bool[Tensor, " V"]:
-    """Return which tokens a mask allows."""
-    bits = np.unpackbits(mask.view(np.uint8), count=vocabulary, bitorder="little")
-    return torch.from_numpy(bits.view(np.bool_))
 
 
 class Callback:
@@ -61,7 +66,7 @@ class Callback:
             if mask is None:
                 return None
             self.masks.append(mask)
-            return mask.ctypes.data
+            return mask.address
 
         self._function = _CALLBACK(address)
         self.in_c = structs.constraint(ctypes.cast(self._function, ctypes.c_void_p))
@@ -90,7 +95,7 @@ def forbid(
     row of logits.
     """
     of_texts, more = (None, 0) if oov_ids is None else (pointer(oov_ids, torch.int64), oov_ids.shape[1])
-    addresses = torch.tensor([0 if mask is None else mask.ctypes.data for mask in masks], device="cpu")
+    addresses = torch.tensor([0 if mask is None else mask.address for mask in masks], device="cpu")
     kernels().mask_rows(
         *(pointer(logits, torch.float32), len(row), logits.shape[-1] - more),
         *(None if ids is None else pointer(ids, torch.int64), of_texts, more),

@@ -227,7 +227,8 @@ class TargetVerifier:
         self.logprobs = self.logprobs + other.logprobs
         self.session.join(other.session)
         self.sampler.join(other.sampler)
-        self.constraints.join(other.constraints)
+        if self.constraints is not None:
+            self.constraints.join(other.constraints)
 
     def _logprobs(self, logits: SlotLogits, slots: Int[Tensor, "B m"], tokens: Int[Tensor, "B m"]) -> dict[str, Any]:
         """Return the new tokens' log-probabilities for a Step; nothing if no row asks for them."""

@@ -23,6 +23,7 @@ from c2t.protocols import DraftVocabulary, NextTokenDistributions, Policy
 from c2t.sampling import Sampling
 from c2t.sessions import coupled
 from c2t.sessions.coupled import CoupledSession, scaled, with_noise
+from c2t.sessions.wrapped import find
 from c2t.tree import Tree
 from c2t.verification.mixed_sampler import MixedSampler
 from c2t.verification.target_verifier import TargetVerifier
@@ -199,7 +200,7 @@ def test_only_ranked_candidates_of_rows_that_draw_have_noise() -> None:
     assert not isinstance(session(SampledChain(2), SAMPLING), CoupledSession)
     assert isinstance(session(Chain(2), SAMPLING), CoupledSession)
     joinable = session(Chain(2), [Sampling()])  # rows that draw may join it
-    assert joinable.noise() is None
+    assert find(joinable, CoupledSession).noise() is None
     position = torch.tensor([4, 9, 1])
     settings = [Sampling(), SAMPLING, Sampling(0.5, seed=2)]
     mixed = MixedSampler(settings, 9, torch.zeros(3, 1, dtype=torch.long), torch.ones(3, dtype=torch.long))
