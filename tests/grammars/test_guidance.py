@@ -81,7 +81,6 @@ REFUSED = {
     "a schema too large": (lambda: Grammar.json_schema({"enum": ["x" * 70_000]}), "at most 65,536 are served"),
     "a lookahead": (lambda: Grammar.regex("a(?=b)"), "look-around"),
     "an open bracket": (lambda: Grammar.regex("("), "unclosed group"),
-    "a number as regex": (lambda: Grammar.regex(3), "must be a regular expression"),
     "neither Lark nor EBNF": (lambda: Grammar.lark("hello world"), "neither Lark nor EBNF"),
     "a rule without end": (lambda: Grammar.lark("start: start"), "the constraint is"),
     "no choice": (lambda: Grammar.choice([]), "a list of texts"),
