@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "adding_a_policy.md"
 
 
 def sizes(steps: list[Step]) -> list[list[int] | None]:
-    return [step.tree and step.tree.sizes.tolist() for step in steps]
+    return [step.tree.sizes.tolist() if step.tree is not None else None for step in steps]
 
 
 def test_a_session_follows_its_rows_and_is_replayed() -> None:
