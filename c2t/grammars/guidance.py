@@ -4,6 +4,7 @@ A matcher never sees a token that ends a text: llguidance does not count such a 
 never sees a forbidden token either, since that leaves it in error for good.
 """
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +24,8 @@ LIMITS = {
     "max_grammar_size": 500_000,
 }
 COMPILED = 128  # grammars
+EMPTY = "NoExtensionBias"  # what llguidance says of a grammar without texts
+NO_TEXT = "the constraint allows no token of this model's vocabulary"
 
 
 class GuidanceMatcher:
@@ -44,7 +47,8 @@ class GuidanceMatcher:
         """See `Matcher.fill`."""
         self._matcher.unsafe_compute_mask_ptr(mask.address, mask.words.nbytes)
         if self._matcher.is_error():
-            raise InputError(f"the constraint is too complex to go on: {_error(self._matcher)}")
+            said = _error(self._matcher)
+            raise InputError(NO_TEXT if said == EMPTY else f"the constraint is too complex to go on: {said}")
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
@@ -68,7 +72,7 @@ def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Any:
     mask = Mask(vocabulary.size)
     GuidanceMatcher(made).fill(mask)
     if mask.empty:
-        raise InputError("the constraint allows no token of this model's vocabulary")
+        raise InputError(NO_TEXT)
     return made
 
 
@@ -104,6 +108,7 @@ def _grammar(library: Any, kind: str, source: str) -> str:
 
 def _error(matcher: Any) -> str:
     reason, _, _ = matcher.get_error().partition("<state>")
+    reason, *_ = re.split(r"\n\s*\d+ \| ", reason)  # without the lines of a grammar that c2t may have written
     return " ".join(reason.split())
 
 
