@@ -9,6 +9,7 @@ from typing import Any
 from c2t.errors import InputError, check_kind, counted, short_repr
 from c2t.grammars import guidance
 from c2t.grammars.constraint import Matcher, Vocabulary
+from c2t.grammars.tool_calls import FRAME, ToolFrame
 
 LONGEST = 64 * 1024  # bytes of a schema, an expression or a grammar
 DEEPEST = 32  # objects and lists inside of each other, in a schema
@@ -82,6 +83,19 @@ class Grammar:
             if not isinstance(text, str) or not text:
                 raise InputError(f"choice: {short_repr(text)} must be a text that is not empty")
         return cls("lark", "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
+
+    @classmethod
+    def tool_calls(
+        cls, tools: Sequence[Mapping[str, Any]], required: bool = True, frame: ToolFrame = FRAME
+    ) -> "Grammar":
+        """Return the constraint to texts with calls of tools, each a `name` and the JSON schema of its `parameters`.
+
+        required: the text is a call from its first token on; else calls may follow free text. frame: the texts around a
+        call (`c2t.grammars.tool_calls`).
+        """
+        for tool in tools:
+            _check_depth(tool)
+        return cls("lark", frame.grammar(tools, required))
 
     def matcher(self, vocabulary: Vocabulary) -> Matcher:
         """Return the state at a text's beginning. Raises InputError for what llguidance refuses, and for a grammar that

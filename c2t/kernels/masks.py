@@ -95,7 +95,7 @@ def forbid(
     row of logits.
     """
     of_texts, more = (None, 0) if oov_ids is None else (pointer(oov_ids, torch.int64), oov_ids.shape[1])
-    addresses = torch.tensor([0 if mask is None else mask.address for mask in masks], device="cpu")
+    addresses = torch.tensor([0 if mask is None else mask.address for mask in masks], dtype=torch.int64, device="cpu")
     kernels().mask_rows(
         *(pointer(logits, torch.float32), len(row), logits.shape[-1] - more),
         *(None if ids is None else pointer(ids, torch.int64), of_texts, more),

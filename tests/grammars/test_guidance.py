@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from functools import cache
 
 import jsonschema
@@ -14,6 +15,7 @@ from c2t.errors import InputError
 from c2t.grammars.constraint import Vocabulary
 from c2t.grammars.guidance import compiled, tokens_of
 from c2t.grammars.row_constraint import RowConstraint
+from c2t.grammars.tool_calls import FRAME
 from c2t.hf import ConstraintProcessor, TreeDecoding
 from c2t.kernels.native import kernels
 from c2t.models.loading.load import Pair, load_pair, with_ngrams
@@ -100,6 +102,16 @@ def test_what_is_refused(name: str) -> None:
     make, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
         make().matcher(tiny().vocabulary)
+
+
+def test_calls_of_tools_are_what_their_frame_says() -> None:
+    tools = [{"name": "add", "parameters": record(a={"type": "integer"})}]
+    assert Grammar.tool_calls(tools, required=False) == Grammar.lark(FRAME.grammar(tools, required=False))
+    constraint = Grammar.tool_calls(tools, frame=replace(FRAME, between=""))
+    text = SpeculativeDecoder(tiny(), POLICY).generate([[5, 6]], 90, constraint=constraint).text
+    assert text.startswith('<tool_call>{"name": "add", "arguments": {"a": ')
+    with pytest.raises(InputError, match="32 deep"):
+        Grammar.tool_calls([{"name": "add", "parameters": record(a=nested(40))}])
 
 
 def test_options_of_a_schemas_author_are_not_followed() -> None:
