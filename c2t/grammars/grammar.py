@@ -82,7 +82,7 @@ class Grammar:
         for text in texts:
             if not isinstance(text, str) or not text:
                 raise InputError(f"choice: {short_repr(text)} must be a text that is not empty")
-        return cls("lark", "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
+        return cls("lark", "start: TEXT\nTEXT: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
 
     @classmethod
     def tool_calls(

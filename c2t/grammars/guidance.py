@@ -24,6 +24,7 @@ LIMITS = {
     "max_grammar_size": 500_000,
 }
 COMPILED = 128  # grammars
+SAID = 300  # characters of its messages, which repeat what is wrong
 EMPTY = "NoExtensionBias"  # what llguidance says of a grammar without texts
 NO_TEXT = "the constraint allows no token of this model's vocabulary"
 
@@ -41,7 +42,8 @@ class GuidanceMatcher:
 
     def rollback(self, count: int) -> None:
         """See `Matcher.rollback`."""
-        assert self._matcher.rollback(count), "these tokens were consumed"
+        if not self._matcher.rollback(count):  # a rule with `max_tokens` is counted for good
+            raise InputError(f"the constraint cannot take tokens back: {_error(self._matcher)}")
 
     def fill(self, mask: Mask) -> None:
         """See `Matcher.fill`."""
@@ -109,7 +111,7 @@ def _grammar(library: Any, kind: str, source: str) -> str:
 def _error(matcher: Any) -> str:
     reason, _, _ = matcher.get_error().partition("<state>")
     reason, *_ = re.split(r"\n\s*\d+ \| ", reason)  # without the lines of a grammar that c2t may have written
-    return " ".join(reason.split())
+    return " ".join(reason.split())[:SAID]
 
 
 def _library() -> Any:

@@ -214,6 +214,17 @@ def test_a_constraint_that_becomes_too_complex_is_the_request_s_fault(ai: OpenAI
         complete(ai, extra_body={"guided_regex": "(a{1000}){1000}"})
 
 
+def test_a_choice_may_have_thousands_of_texts(ai: OpenAI) -> None:
+    texts = [f"value {number}" for number in range(3000)]
+    assert complete(ai, extra_body={"guided_choice": texts}).text in texts
+
+
+def test_a_rule_that_counts_tokens_is_refused(ai: OpenAI) -> None:
+    grammar = '%llguidance {}\nstart: a "b"\na[max_tokens=2]: /.*/'
+    with pytest.raises(openai.BadRequestError, match="cannot take tokens back"):
+        complete(ai, extra_body={"guided_grammar": grammar})
+
+
 def test_a_compilation_has_its_time(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structured, "check_constraint", lambda *_: time.sleep(0.5))
     monkeypatch.setattr(structured, "SECONDS", 0.05)
