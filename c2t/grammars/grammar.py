@@ -30,7 +30,11 @@ class Grammar:
     source: str
 
     def __post_init__(self):
-        if (size := len(self.source.encode())) > LONGEST:
+        try:
+            size = len(self.source.encode())
+        except UnicodeEncodeError as error:
+            raise InputError("a constraint holds half of a surrogate pair, which is no text") from error
+        if size > LONGEST:
             raise InputError(f"a constraint of {counted(size)} bytes: at most {LONGEST:,} are served")
 
     @classmethod
@@ -74,11 +78,11 @@ class Grammar:
     def choice(cls, texts: Sequence[str]) -> "Grammar":
         """Return the constraint to one of these texts."""
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-            raise InputError(f"choice = {short_repr(texts)} must be a list of texts")
+            raise InputError(f"choice = {short_repr(texts)} must be a list of texts, one at least")
         for text in texts:
             if not isinstance(text, str) or not text:
                 raise InputError(f"choice: {short_repr(text)} must be a text that is not empty")
-        return cls("lark", "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
+        return cls("lark", "start: TEXT\nTEXT: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
 
     @classmethod
     def tool_calls(

@@ -4,6 +4,7 @@ A matcher never sees a token that ends a text: llguidance does not count such a 
 never sees a forbidden token either, since that leaves it in error for good.
 """
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +24,9 @@ LIMITS = {
     "max_grammar_size": 500_000,
 }
 COMPILED = 128  # grammars
+SAID = 300  # characters of its messages, which repeat what is wrong
+EMPTY = "NoExtensionBias"  # what llguidance says of a grammar without texts
+NO_TEXT = "the constraint allows no token of this model's vocabulary"
 
 
 class GuidanceMatcher:
@@ -38,13 +42,15 @@ class GuidanceMatcher:
 
     def rollback(self, count: int) -> None:
         """See `Matcher.rollback`."""
-        assert self._matcher.rollback(count), "these tokens were consumed"
+        if not self._matcher.rollback(count):  # a rule with `max_tokens` is counted for good
+            raise InputError(f"the constraint cannot take tokens back: {_error(self._matcher)}")
 
     def fill(self, mask: Mask) -> None:
         """See `Matcher.fill`."""
         self._matcher.unsafe_compute_mask_ptr(mask.address, mask.words.nbytes)
         if self._matcher.is_error():
-            raise InputError(f"the constraint is too complex to go on: {_error(self._matcher)}")
+            said = _error(self._matcher)
+            raise InputError(NO_TEXT if said == EMPTY else f"the constraint is too complex to go on: {said}")
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
@@ -68,7 +74,7 @@ def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Any:
     mask = Mask(vocabulary.size)
     GuidanceMatcher(made).fill(mask)
     if mask.empty:
-        raise InputError("the constraint allows no token of this model's vocabulary")
+        raise InputError(NO_TEXT)
     return made
 
 
@@ -104,7 +110,8 @@ def _grammar(library: Any, kind: str, source: str) -> str:
 
 def _error(matcher: Any) -> str:
     reason, _, _ = matcher.get_error().partition("<state>")
-    return " ".join(reason.split())
+    reason, *_ = re.split(r"\n\s*\d+ \| ", reason)  # without the lines of a grammar that c2t may have written
+    return " ".join(reason.split())[:SAID]
 
 
 def _library() -> Any:

@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from c2t import __version__
 from c2t.batching import Full
 from c2t.decoder import SpeculativeDecoder
-from c2t.errors import plain
+from c2t.errors import InputError, plain
 from c2t.grammars.grammar import Grammar
 from c2t.grammars.tool_calls import CallReader
 from c2t.models.loading.chat_templates import dialogue
@@ -32,6 +32,7 @@ from c2t.serving.structured import Compiler
 from c2t.serving.tools import ToolPrompt, ToolUse
 
 COMPLETION = 16  # most new tokens of a completion by default: OpenAI's default
+ASKED = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}  # fields that errors of prompts are about
 CHAT = 1024  # most new tokens of a chat by default: OpenAI has no limit
 SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
@@ -74,7 +75,7 @@ class _Api:
         for prompt in prompts:
             if isinstance(prompt, str):
                 self.check_fits(prompt)
-        self.check_count(len(prompts) * fields.choices)
+        self.check_count(len(prompts) * fields.choices, "prompt" if len(prompts) > 1 else "n")
         constraint = await self.constraint(fields)
         ids = await to_thread.run_sync(self.decoder.encode, prompts, False, limiter=self.encoding)
         return await self.answer(request, fields, ids, constraint, COMPLETION, COMPLETIONS)
@@ -119,10 +120,12 @@ class _Api:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     def check(self, fields: Fields) -> None:
-        """Raise Refusal for another model and for fields that are not served."""
+        """Raise Refusal for another model, for fields that are not served, and for no tokens."""
         self.check_model(fields.model)
         for name in fields.refused():
             raise unsupported(name)
+        if fields.max_tokens == 0 and fields.prompt_logprobs_count is None:
+            raise Refusal("max_tokens = 0: must be at least 1, unless echo is true", "max_tokens")
 
     def check_model(self, name: str) -> None:
         """Raise Refusal for a model that is not served."""
@@ -130,11 +133,12 @@ class _Api:
             message = f"the model {name[:100]!r} does not exist here: this server has {self.name!r}"
             raise Refusal(message, "model", "model_not_found", 404)
 
-    def check_count(self, texts: int) -> None:
-        """Raise Refusal for more texts than may ever wait, and Full for more than there is room for now."""
+    def check_count(self, texts: int, param: str = "n") -> None:
+        """Raise Refusal, about the field `param`, for more texts than may ever wait, and Full for more than there is
+        room for now."""
         decoder = self.front.decoder
         if texts > decoder.max_waiting:
-            raise Refusal(f"{texts:,} texts in one request: at most {decoder.max_waiting:,} may wait", "n")
+            raise Refusal(f"{texts:,} texts in one request: at most {decoder.max_waiting:,} may wait", param)
         if decoder.waiting + texts > decoder.max_waiting:
             waiting = f"{decoder.waiting:,} requests are waiting, the limit is {decoder.max_waiting:,}"
             raise Full(f"{waiting}; try again later")
@@ -214,6 +218,8 @@ class _Api:
     async def problem(self, request: Request, error: Exception) -> JSONResponse:
         """Return the answer to a request that is refused or lost, and log it in one line."""
         status, body = error_body(error)
+        if isinstance(error, InputError) and status == 400 and not body["error"]["param"]:
+            body["error"]["param"] = ASKED.get(request.url.path)
         if not isinstance(error, (Failed, ServerStopping)):
             self.metrics.ended("full" if isinstance(error, Full) else "refused")
         LOG.warning("%d %s: %s", status, plain(request.url.path), body["error"]["message"])

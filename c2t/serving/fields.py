@@ -32,10 +32,28 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
     "top_logprobs": (0,),
+    "max_completion_tokens": (),
     "prompt_logprobs": (0,),
     "length_penalty": (1,),
     "min_tokens": (0,),
     "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True, False),
+    "add_special_tokens": (True, False),
+    "bad_words": ([],),
+    "allowed_token_ids": ([],),
+    "logits_processors": ([],),
+    "truncate_prompt_tokens": (),
+    "prompt_embeds": ([],),
+    "typical_p": (1,),
+    "repeat_penalty": (1,),
+    "mirostat": (0,),
+    "n_predict": (),
+    "regex": (),
+    "ebnf": (),
+    "grammar": (),
+    "json_schema": (),
     "use_beam_search": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -68,7 +86,7 @@ class Fields(Structured, SamplingFields):
     model: StrictStr
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StrictStr | Annotated[list[StrictStr], Field(max_length=STOPS)] | None = None
-    max_tokens: StrictInt | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
     ignore_eos: StrictBool | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
@@ -158,7 +176,7 @@ class ChatCompletion(Fields):
     """A request to answer a conversation."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: StrictInt | None = None
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     tools: Tools = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: StrictBool | None = None

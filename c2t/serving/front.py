@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from c2t.batching import BatchDecoder, Request, Update
 from c2t.costs.statistics import Statistics
 from c2t.decoding import Step
-from c2t.errors import one_line, plain
+from c2t.errors import InputError, one_line, plain
 from c2t.grammars.constraint import Constraint
 from c2t.sampling import Sampling
 from c2t.verification.logprobs import TokenLogprob
@@ -20,7 +20,11 @@ LOG = logging.getLogger("c2t.serving")
 
 
 class Failed(Exception):
-    """A request that was lost because decoding failed; the client may send it again."""
+    """A request that was lost because decoding failed. lasting: it would fail again; else it may be sent again."""
+
+    def __init__(self, message: str, lasting: bool = False):
+        super().__init__(message)
+        self.lasting = lasting
 
 
 class ServerStopping(Exception):
@@ -170,6 +174,8 @@ class AsyncFront:
 
 def failed(error: Exception) -> Failed:
     """Return the error that a client gets when decoding fails."""
+    if isinstance(error, InputError):
+        return Failed(f"the text cannot go on: {error}", lasting=True)
     what = plain(f"{type(error).__name__}: {one_line(error)}")
     return Failed(f"decoding failed ({what}); the request is lost, send it again")
 

@@ -6,7 +6,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from c2t.batching import Full
-from c2t.errors import InputError, plain
+from c2t.errors import InputError, one_line, plain
 from c2t.serving.front import Failed, ServerStopping
 
 KINDS = (RequestValidationError, HTTPException, InputError, Failed, ServerStopping)  # errors that have a form
@@ -36,7 +36,9 @@ def error_body(error: Exception) -> tuple[int, dict[str, Any]]:
         case RequestValidationError():
             status, (message, param) = 400, _first(error)
         case HTTPException():
-            status, message = error.status_code, str(error.detail)
+            status, message = error.status_code, _unread(error.__cause__) if error.__cause__ else str(error.detail)
+        case Failed(lasting=True):
+            status, message = 400, str(error)
         case Failed() | ServerStopping():
             status, message, kind = 500 if isinstance(error, Failed) else 503, str(error), "server_error"
         case _:
@@ -46,13 +48,35 @@ def error_body(error: Exception) -> tuple[int, dict[str, Any]]:
 
 def _first(error: RequestValidationError) -> tuple[str, str | None]:
     """Return the first error in a body, and its field."""
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
     if first["type"] == "json_invalid":
         return f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}", None
-    field = [str(part)[:NAMED] for part in first["loc"][1:] if part != "[key]"]
-    said = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error" and not field:  # of several fields, the first of which the message names
+    paths = [_path(error.body, detail) for detail in errors]
+    # Of the forms that a field may have, the one that the value comes nearest to: its error lies deepest, or is none of
+    # the value's type.
+    same = [number for number, detail in enumerate(errors) if detail["loc"][:2] == first["loc"][:2]]
+    best = max(same, key=lambda number: (len(paths[number]), not errors[number]["type"].endswith("_type")))
+    field = [str(part)[:NAMED] for part in paths[best]]
+    said = errors[best]["msg"].removeprefix("Value error, ")
+    if errors[best]["type"] == "value_error" and not field:  # of several fields, the first of which the message names
         return said, said.partition(":")[0]
     if not field:
         return "the body must be a JSON object, sent as Content-Type: application/json", None
-    return said if said.startswith(field[-1]) else f"{'.'.join(field)}: {said}", field[0]
+    return said if said.startswith(field[-1] + " ") else f"{'.'.join(field)}: {said}", field[0]
+
+
+def _path(body: Any, error: Any) -> list[str | int]:
+    """Return where in a body an error lies, without the names of the forms that a field may have."""
+    path: list[str | int] = []
+    for part in error["loc"][1:]:
+        if (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int)):
+            path.append(part)
+            body = body[part]
+    return [*path, error["loc"][-1]] if error["type"] == "missing" and error["loc"][1:] else path
+
+
+def _unread(cause: BaseException) -> str:
+    """Return what is wrong with a body that could not be read."""
+    deep = isinstance(cause, RecursionError)
+    return f"the body is no JSON that can be read: {'it is nested too deeply' if deep else one_line(cause)}"

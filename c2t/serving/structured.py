@@ -116,7 +116,8 @@ class Compiler:
             message = f"{name}: it was not compiled within {SECONDS:g} seconds: make it simpler, or try again"
             raise Refusal(message, param) from error
         except InputError as error:
-            raise Refusal(f"{name}: {error}", param) from error
+            said = str(error)
+            raise Refusal(said if said.startswith(f"{name}: ") else f"{name}: {said}", param) from error
 
     def _compile(self, make: Maker) -> Grammar:
         grammar = make()

@@ -84,7 +84,7 @@ REFUSED = {
     "a lookahead": (lambda: Grammar.regex("a(?=b)"), "look-around"),
     "an open bracket": (lambda: Grammar.regex("("), "unclosed group"),
     "neither Lark nor EBNF": (lambda: Grammar.lark("hello world"), "neither Lark nor EBNF"),
-    "a rule without end": (lambda: Grammar.lark("start: start"), "the constraint is"),
+    "a rule without end": (lambda: Grammar.lark("start: start"), "allows no token"),
     "no choice": (lambda: Grammar.choice([]), "a list of texts"),
     "an empty choice": (lambda: Grammar.choice(["a", ""]), "not empty"),
 }

@@ -144,7 +144,7 @@ def test_an_echo_repeats_the_prompt(ai: OpenAI, decoder: SpeculativeDecoder) -> 
     found = complete(ai, echo=True).choices[0].logprobs
     [ids] = decoder.encode(PROMPT, chat=False)
     assert found.text_offset[len(ids)] == len(PROMPT)
-    with pytest.raises(openai.BadRequestError, match="max_new_tokens = 0 must be at least 1"):
+    with pytest.raises(openai.BadRequestError, match="max_tokens = 0: must be at least 1"):
         complete(ai, max_tokens=0)
 
 

@@ -190,6 +190,8 @@ def test_what_is_too_deep_to_be_read_is_refused_as_a_body(server: Server) -> Non
         ({"guided_grammar": "?"}, "guided_grammar", "guided_grammar: "),
         ({"guided_choice": []}, "guided_choice", "must be a list of texts"),
         ({"guided_json": "{"}, "guided_json", "is no JSON"),
+        ({"guided_json": '{"const": "\\ud800"}'}, "guided_json", "half of a surrogate pair"),
+        ({"guided_json": {"$ref": "#"}}, "guided_json", "allows no token"),
         ({"guided_json": "[" * 10**5}, "guided_json", "is no JSON"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "a text can follow one of them only"),
         (
@@ -205,6 +207,22 @@ def test_what_is_no_form_is_named(ai: OpenAI, fields: dict[str, Any], param: str
         complete(ai, extra_body=fields)
     assert error.value.param == param
     assert said in error.value.body["message"]
+
+
+def test_a_constraint_that_becomes_too_complex_is_the_request_s_fault(ai: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="the text cannot go on: the constraint cannot go on after"):
+        complete(ai, extra_body={"guided_regex": "(a{1000}){1000}"})
+
+
+def test_a_choice_may_have_thousands_of_texts(ai: OpenAI) -> None:
+    texts = [f"value {number}" for number in range(3000)]
+    assert complete(ai, extra_body={"guided_choice": texts}).text in texts
+
+
+def test_a_rule_that_counts_tokens_is_refused(ai: OpenAI) -> None:
+    grammar = '%llguidance {}\nstart: a "b"\na[max_tokens=2]: /.*/'
+    with pytest.raises(openai.BadRequestError, match="cannot take tokens back"):
+        complete(ai, extra_body={"guided_grammar": grammar})
 
 
 def test_a_compilation_has_its_time(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
