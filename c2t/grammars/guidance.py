@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from c2t.errors import InputError, installed_by, one_line
+from c2t.errors import InputError, installed_by, one_line, refusing
 from c2t.grammars.constraint import Matcher, Vocabulary
 from c2t.kernels.masks import Mask
 
@@ -66,9 +66,9 @@ def matcher(kind: str, source: str, vocabulary: Vocabulary) -> Matcher:
 def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Any:
     """Return llguidance's matcher of a grammar, which has computed a mask: copies of it then begin faster."""
     library, tokens = _library(), tokens_of(vocabulary)
-    made = library.LLMatcher(
-        tokens, _grammar(library, kind, source), log_level=0, limits=library.LLParserLimits(**LIMITS)
-    )
+    with refusing("the library cannot compile it"):  # by a number that is too long, or a panic
+        grammar = _grammar(library, kind, source)
+        made = library.LLMatcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**LIMITS))
     if made.is_error():
         raise InputError(f"the constraint is refused: {_error(made)}")
     mask = Mask(vocabulary.size)

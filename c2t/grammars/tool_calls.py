@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from c2t.errors import InputError, short_repr
+from c2t.errors import InputError, check_kind, short_repr
 from c2t.output.stoppable import overlap
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, as OpenAI's API has it
@@ -120,13 +120,17 @@ def frame_of(template: str) -> ToolFrame | None:
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     """Raise InputError for tools that no grammar can have: see `ToolFrame.grammar`."""
-    names = [tool["name"] for tool in tools]
+    if not tools:
+        raise InputError("tools: give one at least")
+    names = [tool.get("name") for tool in tools]
     for name in names:
-        if not NAME.fullmatch(name):
-            raise InputError(f"tools: a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -, not {name[:80]!r}")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            said = short_repr(name)
+            raise InputError(f"tools: a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -, not {said}")
         if names.count(name) > 1:
             raise InputError(f"tools: two of them have the name {name!r}")
     for tool in tools:
+        check_kind(f"tools: the parameters of {tool['name']}", parameters_of(tool), Mapping, "a JSON schema: a mapping")
         kind = parameters_of(tool).get("type", "object")
         if kind != "object":
             raise InputError(

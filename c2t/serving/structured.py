@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
-from c2t.errors import InputError, refusing
+from c2t.errors import InputError
 from c2t.grammars.constraint import Vocabulary
 from c2t.grammars.grammar import Grammar
 from c2t.protocols import Policy
@@ -122,6 +122,5 @@ class Compiler:
     def _compile(self, make: Maker) -> Grammar:
         grammar = make()
         check_constraint(self.policy, grammar)
-        with refusing("the library cannot compile it"):  # by a panic, for one
-            grammar.matcher(self.vocabulary)  # it remembers what it has compiled
+        grammar.matcher(self.vocabulary)  # it remembers what it has compiled
         return grammar

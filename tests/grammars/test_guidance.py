@@ -85,6 +85,10 @@ REFUSED = {
     "an open bracket": (lambda: Grammar.regex("("), "unclosed group"),
     "neither Lark nor EBNF": (lambda: Grammar.lark("hello world"), "neither Lark nor EBNF"),
     "a rule without end": (lambda: Grammar.lark("start: start"), "allows no token"),
+    "a number that is too long": (lambda: Grammar.json_schema({"const": 10**400}), "cannot compile it"),
+    "no tools": (lambda: Grammar.tool_calls([]), "give one at least"),
+    "a tool without a name": (lambda: Grammar.tool_calls([{}]), "a name is"),
+    "parameters that are none": (lambda: Grammar.tool_calls([{"name": "a", "parameters": "b"}]), "must be a JSON sch"),
     "no choice": (lambda: Grammar.choice([]), "a list of texts"),
     "an empty choice": (lambda: Grammar.choice(["a", ""]), "not empty"),
 }
