@@ -179,7 +179,12 @@ def _decode(
     alone = len(texts) == 1
     watch = streams[0] if alone else lambda step: None
     start = time.perf_counter()
-    output = decoder.generate(texts, **settings._asdict(), chat=not raw, system=system, watch=watch)
+    try:
+        output = decoder.generate(texts, **settings._asdict(), chat=not raw, system=system, watch=watch)
+    except InputError:
+        if streams[0].tokens:  # a constraint became too complex on the way
+            streams[0].end()
+        raise
     seconds = time.perf_counter() - start
     if alone:
         streams[0].end()

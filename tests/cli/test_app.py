@@ -251,6 +251,14 @@ def test_a_text_ends_before_a_stop_string_and_follows_a_constraint(at_home: Path
         assert good("generate", "a number", "-n", "12", option, value).strip() in [f"a number{text}" for text in texts]
 
 
+def test_a_constraint_that_becomes_too_complex_ends_the_line_of_the_text(at_home: Path) -> None:
+    result = c2t("generate", "a number", "--regex", "(a{1000}){1000}")
+    assert result.exit_code == 2
+    assert result.stdout.startswith("a numbera")
+    assert result.stdout.endswith("\n")
+    assert result.stderr.startswith("c2t: the constraint cannot go on after")
+
+
 def test_generate_without_arguments(at_home: Path) -> None:
     assert good("generate").startswith("Write a Python function")
 
