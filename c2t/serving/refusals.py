@@ -61,9 +61,12 @@ def _first(error: RequestValidationError) -> tuple[str, str | None]:
     said = errors[best]["msg"].removeprefix("Value error, ")
     if errors[best]["type"] == "value_error" and not field:  # of several fields, the first of which the message names
         return said, said.partition(":")[0]
+    if not field and isinstance(error.body, dict):
+        return "the body has a field whose name is no text", None  # such as half of a surrogate pair
     if not field:
         return "the body must be a JSON object, sent as Content-Type: application/json", None
-    return said if said.startswith(field[-1] + " ") else f"{'.'.join(field)}: {said}", field[0]
+    named = said.startswith((f"{field[-1]} = ", f"{field[-1]} of "))
+    return said if named else f"{'.'.join(field)}: {said}", field[0]
 
 
 def _path(body: Any, error: Any) -> list[str | int]:

@@ -156,6 +156,8 @@ def test_what_is_not_served_is_refused_by_name(server: Server, fields: dict[str,
         ({"prompt": [2, "one"]}, "prompt.1: Input should be a valid integer"),
         ({"prompt": None}, "prompt: Input should be a valid string"),
         ({"guided_json": 5}, "guided_json: Input should be a valid"),
+        ({"temperature": -1}, "temperature = -1.0: must be 0"),
+        ({"\ud800": 1}, "the body has a field whose name is no text"),
         ({"stream_options": {"include_usage": 5}}, "stream_options.include_usage: Input should be a valid boolean"),
     ],
 )

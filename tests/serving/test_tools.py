@@ -145,7 +145,7 @@ def test_calls_and_results_are_read(template: str, monkeypatch: pytest.MonkeyPat
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "[1]"}}]}]},
             "messages",
-            "must be the text of a JSON object",
+            "messages.0.tool_calls.0.function.arguments: arguments must be the text of a JSON object",
         ),
     ],
 )
