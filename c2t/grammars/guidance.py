@@ -90,10 +90,8 @@ def tokens_of(vocabulary: Vocabulary) -> Any:
     backend = type(backend).from_str(backend.to_str())  # a copy, whose padding may be changed
     backend.no_padding()
     backend.no_truncation()
-    try:
+    with refusing("constraints do not know this tokenizer"):
         return library.LLTokenizer(backend.to_str(), n_vocab=vocabulary.size, eos_token=sorted(vocabulary.eos))
-    except Exception as error:  # a tokenizer of a kind that llguidance does not know
-        raise InputError(f"constraints do not know this tokenizer: {one_line(error)}") from error
 
 
 def _grammar(library: Any, kind: str, source: str) -> str:
