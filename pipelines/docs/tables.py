@@ -90,7 +90,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "heads-llama-qwen2": partial(heads.others, ("Llama", "Qwen2")),
     "vllm-acceptance": vllm_acceptance,
     "own-model": own_model.own_model,
-    "own-model-gemma": own_model.gemma,
     "grammar": grammar.grammar,
     "grammar-texts": grammar.texts,
     "grammar-ended": grammar.ended,
