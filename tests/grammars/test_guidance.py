@@ -276,6 +276,26 @@ def test_characters_that_no_token_has_end_their_own_request_alone() -> None:
     assert isinstance(bad.error, InputError)
 
 
+def test_every_call_of_generate_starts_again_and_beams_are_refused() -> None:
+    pair = load_pair("tiny", dtype=torch.float32)
+    processor = ConstraintProcessor(Grammar.json_schema(SCHEMAS["call"]), pair.tokenizer, sorted(pair.target.eos))
+    settings = {"pad_token_id": 0, "eos_token_id": sorted(pair.target.eos), "do_sample": False}
+
+    def generate(ids: torch.Tensor, count: int, **more: int) -> torch.Tensor:
+        return pair.target.model.generate(ids, logits_processor=[processor], max_new_tokens=count, **settings | more)
+
+    prompt = torch.tensor([[5, 6, 7]])
+    first = generate(prompt, 60)
+    for text in (first, torch.cat([prompt, torch.tensor([[8]])], 1)):  # as long as if it went on
+        valid(pair, generate(text, 60)[0, text.shape[1] :].tolist(), SCHEMAS["call"])
+        generate(prompt, 1)
+    cut = generate(prompt, 9)
+    assert generate(cut, 60).equal(first)
+    for ids in (prompt, torch.tensor([[5, 6, 7], [9, 8, 4]])):
+        with pytest.raises(InputError, match="leave out num_beams"):
+            generate(ids, 60, num_beams=4)
+
+
 @pytest.mark.parametrize("sampled", [False, True])
 def test_in_generate_of_transformers_the_text_is_the_same_with_trees(sampled: bool) -> None:
     pair = load_pair("tiny", dtype=torch.float32)
