@@ -85,6 +85,18 @@ class GivesUp(TableMatcher):
         super().fill(mask)
 
 
+class WearsOut(TableMatcher):
+    """Fails for good after so many masks, as a library does that counts its states."""
+
+    left = 10
+
+    def fill(self, mask: Mask) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InputError("the constraint is too complex to go on")
+        super().fill(mask)
+
+
 def rows_of(count: int, vocabulary: int, seed: int = 0, eos: frozenset[int] = frozenset()) -> list[RowConstraint]:
     """Constraints at the beginnings of so many texts."""
     return [RowConstraint.of(TableConstraint(seed), Vocabulary(None, vocabulary, eos)) for _ in range(count)]

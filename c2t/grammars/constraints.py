@@ -30,7 +30,7 @@ class Constraints:
         constraint = self.rows[row]
         if constraint is None:
             return None
-        mask = constraint.mask(self._whole(row, path))
+        mask = constraint.mask(self._whole(row, path)) if constraint.may_draft else None
         return constraint.nothing if mask is None else mask
 
     def required(self, row: int, path: Path) -> Mask | None:
@@ -47,7 +47,7 @@ class Constraints:
     def forced(self, row: int, path: Path) -> Path:
         """Return the tokens that must follow a path of this row."""
         constraint = self.rows[row]
-        return () if constraint is None else constraint.forced(self._whole(row, path))
+        return () if constraint is None or not constraint.may_draft else constraint.forced(self._whole(row, path))
 
     def masked(self, logits: Float[Tensor, "b V"], rows: Sequence[int], paths: Sequence[Path]) -> Float[Tensor, "b V"]:
         """Return the target's logits after these paths, -inf for what it may not choose."""

@@ -23,7 +23,7 @@ LIMITS = {
     "max_lexer_states": 250_000,
     "max_grammar_size": 500_000,
 }
-COMPILED = 128  # grammars
+COMPILED = 32  # grammars; each may have 80 MB of lexer states
 SAID = 300  # characters of its messages, which repeat what is wrong
 EMPTY = "NoExtensionBias"  # what llguidance says of a grammar without texts
 NO_TEXT = "the constraint allows no token of this model's vocabulary"
@@ -42,7 +42,7 @@ class GuidanceMatcher:
 
     def rollback(self, count: int) -> None:
         """See `Matcher.rollback`."""
-        if not self._matcher.rollback(count):  # a rule with `max_tokens` is counted for good
+        if not self._matcher.rollback(count):  # rules with max_tokens or stop cannot
             raise InputError(f"the constraint cannot take tokens back: {_error(self._matcher)}")
 
     def fill(self, mask: Mask) -> None:
@@ -59,23 +59,55 @@ class GuidanceMatcher:
 
 def matcher(kind: str, source: str, vocabulary: Vocabulary) -> Matcher:
     """Return a matcher at a text's beginning; see `c2t.grammars.grammar.Grammar.matcher`."""
-    return GuidanceMatcher(compiled(kind, source, vocabulary).deep_copy())
+    return compiled(kind, source, vocabulary).matcher()
+
+
+class Compiled:
+    """A grammar for a vocabulary, whose matchers begin faster than one that is compiled for itself.
+
+    They share one lexer, which fails for good when it has all the states that it may have, or when one of them gives
+    up. Then the grammar is compiled again, so that a text does not cost another one its own.
+    """
+
+    def __init__(self, kind: str, source: str, vocabulary: Vocabulary):
+        self.kind, self.source, self.vocabulary = kind, source, vocabulary
+        self._made = self._compile()
+
+    def matcher(self) -> GuidanceMatcher:
+        """Return a matcher at a text's beginning."""
+        made = GuidanceMatcher(self._made.deep_copy())
+        try:
+            made.fill(Mask(self.vocabulary.size))
+        except InputError:
+            self._made = self._compile()
+            made = GuidanceMatcher(self._made.deep_copy())
+        return made
+
+    def _compile(self) -> Any:
+        """Return llguidance's matcher, which has computed a mask and can take tokens back."""
+        library, tokens, mask = _library(), tokens_of(self.vocabulary), Mask(self.vocabulary.size)
+        with refusing("the library cannot compile it"):  # by a number that is too long, or a panic
+            grammar = _grammar(library, self.kind, self.source)
+            made = library.LLMatcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**LIMITS))
+        if made.is_error():
+            raise InputError(f"the constraint is refused: {_error(made)}")
+        GuidanceMatcher(made).fill(mask)
+        if mask.empty:
+            raise InputError(NO_TEXT)
+        first = next(
+            (token for token in mask.flags().nonzero()[:, 0].tolist() if token not in self.vocabulary.eos), None
+        )
+        if first is not None:
+            trial = GuidanceMatcher(made.deep_copy())
+            trial.consume(first)
+            trial.rollback(1)
+        return made
 
 
 @lru_cache(COMPILED)
-def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Any:
-    """Return llguidance's matcher of a grammar, which has computed a mask: copies of it then begin faster."""
-    library, tokens = _library(), tokens_of(vocabulary)
-    with refusing("the library cannot compile it"):  # by a number that is too long, or a panic
-        grammar = _grammar(library, kind, source)
-        made = library.LLMatcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**LIMITS))
-    if made.is_error():
-        raise InputError(f"the constraint is refused: {_error(made)}")
-    mask = Mask(vocabulary.size)
-    GuidanceMatcher(made).fill(mask)
-    if mask.empty:
-        raise InputError(NO_TEXT)
-    return made
+def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Compiled:
+    """Return a compiled grammar. Raises InputError as `matcher` does."""
+    return Compiled(kind, source, vocabulary)
 
 
 @lru_cache(8)

@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from c2t.errors import InputError
 from c2t.grammars.constraint import Constraint, Matcher, Vocabulary
 from c2t.kernels.masks import Mask
 
 Path = tuple[int, ...]  # tokens after the root
+MOST_GIVEN_UP = 8  # times that a matcher may give up before nothing more is drafted
 DEAD_END = "the constraint allows no further token: no token of this model has the characters that it asks for"
 
 
@@ -19,11 +21,12 @@ class RowConstraint:
     A node is identified by its path from the root. The matcher walks from node to node by taking tokens back, which
     costs less than a copy of it for each node. begin(): returns a matcher at the beginning of the text. vocabulary: its
     size. eos: tokens that end the text. nothing: the mask of no token. seconds: time spent in matchers so far.
+    given_up: how often one has given up, and begun again.
     """
 
     def __init__(self, begin: Callable[[], Matcher], vocabulary: int, eos: frozenset[int]):
         self.begin, self.eos, self.size = begin, eos, vocabulary
-        self.ended, self.seconds = False, 0.0
+        self.ended, self.seconds, self.given_up = False, 0.0, 0
         self.nothing = Mask(self.size)
         self._matcher = begin()
         self._text: list[int] = []  # committed
@@ -37,6 +40,11 @@ class RowConstraint:
         return cls(partial(constraint.matcher, vocabulary), vocabulary.size, vocabulary.eos)
 
     @property
+    def may_draft(self) -> bool:
+        """False where drafting costs more than it saves, because each matcher that gives up begins again."""
+        return self.given_up <= MOST_GIVEN_UP
+
+    @property
     def committed(self) -> int:
         """Number of committed tokens, without one that ended the text."""
         return len(self._text)
@@ -47,10 +55,7 @@ class RowConstraint:
             return
         path = self._before_end(tokens)
         with self._timed():
-            if self._at[: len(path)] != path:
-                self._move(path)
-            if rest := len(self._at) - len(path):
-                self._matcher.rollback(rest)
+            self._ask(path, lambda matcher: None)
         self.ended = len(path) < len(tokens)
         self._text += path
         self._at = ()
@@ -68,9 +73,9 @@ class RowConstraint:
         Raises InputError where no token may follow."""
         mask = self.mask(path)
         if mask is not None and mask.empty:
-            self._move(path)
-            self._matcher.fill(mask)  # raises its own reason, if it has one
-            raise InputError(DEAD_END)
+            self._ask(path, lambda matcher: matcher.fill(mask))  # raises its own reason, if it has one
+            if mask.empty:
+                raise InputError(DEAD_END)
         return mask
 
     def forced(self, path: Path) -> Path:
@@ -79,8 +84,7 @@ class RowConstraint:
         if mask is None or not mask.single:  # most leaves, and asking the matcher costs as much as a mask
             return ()
         with self._timed():
-            self._move(path)
-            return self._before_end(self._matcher.forced())
+            return self._before_end(self._ask(path, lambda matcher: matcher.forced()))
 
     def _possible(self, path: Path) -> bool:
         """Return True if the text may continue after this path."""
@@ -96,14 +100,31 @@ class RowConstraint:
         mask = self._room[number]
         with self._timed():
             try:
-                self._move(path)
-                self._matcher.fill(mask)
-            except InputError:  # it has given up. Another path may still be possible, so it starts again
+                self._ask(path, lambda matcher: matcher.fill(mask))
+            except InputError:  # another path may still be possible
                 mask.words.fill(0)
-                self._matcher, self._at = self.begin(), ()
-                for token in self._text:
-                    self._matcher.consume(token)
         return mask
+
+    def _ask(self, path: Path, question: Callable[[Matcher], Any]) -> Any:
+        """Return the matcher's answer after a path. One that gives up, perhaps by what it was asked before, starts
+        again and is asked once more."""
+        try:
+            self._move(path)
+            return question(self._matcher)
+        except InputError:
+            self.given_up += 1
+            self._start_again()
+        try:
+            self._move(path)
+            return question(self._matcher)
+        except InputError:
+            self._start_again()
+            raise
+
+    def _start_again(self) -> None:
+        self._matcher, self._at = self.begin(), ()
+        for token in self._text:
+            self._matcher.consume(token)
 
     def _move(self, path: Path) -> None:
         """Let the matcher stand after a path."""
@@ -123,5 +144,7 @@ class RowConstraint:
     @contextmanager
     def _timed(self) -> Iterator[None]:
         begin = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - begin
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - begin

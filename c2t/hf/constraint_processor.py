@@ -15,7 +15,8 @@ from c2t.grammars.row_constraint import RowConstraint
 class ConstraintProcessor(LogitsProcessor):
     """Lets generate write only what a constraint allows: `generate(..., logits_processor=[ConstraintProcessor(...)])`.
 
-    eos_token_id: tokens that end a text, by default the tokenizer's. Every call of generate starts again.
+    eos_token_id: tokens that end a text, by default the tokenizer's. Every call of generate starts again, except one
+    whose texts go on where the last call's limit of tokens has cut them. Raises InputError for beams.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class ConstraintProcessor(LogitsProcessor):
         self.eos = frozenset(ends if isinstance(ends, Sequence) else [] if ends is None else [ends])
         self.constraint, self.tokenizer = constraint, tokenizer
         self._rows: list[RowConstraint] = []
-        self._length = 0
+        self._texts: list[list[int]] = []
 
     def begin(self, rows: int, vocabulary: int) -> list[RowConstraint]:
         """Return constraints at the beginnings of so many texts."""
@@ -37,14 +38,28 @@ class ConstraintProcessor(LogitsProcessor):
         return [RowConstraint.of(self.constraint, of) for _ in range(rows)]
 
     def __call__(self, input_ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-        rows, length = input_ids.shape
-        if length == self._length + 1 and rows == len(self._rows):
-            for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
-                row.advance([token])
+        texts = input_ids.tolist()
+        if not self._goes_on(texts):
+            self._rows = self.begin(len(texts), scores.shape[1])
         else:
-            self._rows = self.begin(rows, scores.shape[1])
-        self._length = length
-        return Constraints(self._rows).masked(scores, range(rows), [()] * rows)
+            for row, text in zip(self._rows, texts, strict=True):
+                row.advance(text[-1:])
+        self._texts, rows = texts, range(len(texts))
+        return Constraints(self._rows).masked(scores, rows, [()] * len(rows))
+
+    def _goes_on(self, texts: list[list[int]]) -> bool:
+        """Return True if these are the last texts, each with one more token. InputError where they changed places."""
+        before, last = [text[:-1] for text in texts], [text[-1] for text in texts]
+        if before != self._texts:
+            if len(before) == len(self._texts) and all(text in self._texts for text in before):
+                raise InputError("a constraint cannot follow beams, which change places: leave out num_beams")
+            return False
+        possible = [row.ended or token in row.required(()) for row, token in zip(self._rows, last, strict=True)]
+        if not all(possible) and len(texts) > 1:
+            raise InputError("a text does not follow the constraint: leave out num_beams, or give a new processor")
+        return all(possible) and not all(
+            row.ended or token in self.eos for row, token in zip(self._rows, last, strict=True)
+        )
 
 
 class AtPath:

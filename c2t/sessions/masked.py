@@ -66,12 +66,14 @@ def with_masks(
     logits = rows.drafted.flatten(0, -2)
     if vocabulary is None:
         possible = allowed(masks, logits.shape[1], logits.device)
+        is_token = torch.ones_like(possible)
     else:
         ids = vocabulary.tokens.expand(len(logits), -1)
         ids = ids if vocabulary.oov_ids is None else torch.cat([ids, vocabulary.oov_ids[real.row]], 1)
-        possible = allowed(masks, vocabulary.size, logits.device).gather(1, ids.clamp(min=0)) & (ids >= 0)
-    left = logits.masked_fill(~possible, float("-inf"))
+        is_token = ids >= 0
+        possible = allowed(masks, vocabulary.size, logits.device).gather(1, ids.clamp(min=0)) & is_token
     constrained = torch.tensor([mask is not None for mask in masks], dtype=torch.bool, device=logits.device)[:, None]
+    left = logits.masked_fill(constrained & ~possible, float("-inf"))
     empty = constrained & (left == float("-inf")).all(1, keepdim=True)
-    left = left.masked_fill(empty, 0.0).view(rows.drafted.shape)
+    left = left.masked_fill(empty & is_token, 0.0).view(rows.drafted.shape)
     return NextTokenDistributions(left, rows.hidden, vocabulary, rows.rows)

@@ -31,7 +31,7 @@ from c2t.verification.target_verifier import generate
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH
 from tests.kernels.test_walk import assert_same_path
 from tests.marks import slow_except
-from tests.table_constraint import GivesUp, TableConstraint, followers, follows, rows_of
+from tests.table_constraint import GivesUp, TableConstraint, WearsOut, followers, follows, rows_of
 from tests.test_tree import trees
 from tests.toys import PROMPTS, VOCABULARY, emitted, toy_drafts, toy_target, toy_tokenizer
 
@@ -164,16 +164,21 @@ def test_masks_in_c_are_those_of_torch(tree: Tree, seed: int, limited: bool, oov
         with mock.patch.object(masks, "serves", return_value=in_c):
             return with_masks(given, tree, slots, constraints).drafted
 
-    assert torch.equal(masked(True), masked(False))
+    found = masked(True)
+    assert torch.equal(found, masked(False))
+    if more is not None:  # -1 is no token, also where every token is forbidden
+        assert (found[:, -3:] == float("-inf"))[(more[real.row] < 0) & (real.row % 3 > 0)[:, None]].all()
 
 
 def test_a_distribution_without_allowed_tokens_becomes_uniform() -> None:
     constraints = Constraints(rows_of(1, VOCABULARY))
-    vocabulary = DraftVocabulary((~BEGINNING).nonzero()[:2, 0], VOCABULARY)
-    rows = NextTokenDistributions(torch.tensor([[[1.0, 9.0]]]), None, vocabulary)
+    vocabulary = DraftVocabulary((~BEGINNING).nonzero()[:2, 0], VOCABULARY, torch.tensor([[-1]]))
     tree = Tree.root(torch.tensor([1]))
-    found = with_masks(rows, tree, torch.zeros(1, 1, dtype=torch.long), constraints)
-    assert found.drafted.tolist() == [[[0.0, 0.0]]]
+    for in_c in (False, masks.serves(torch.ones(1))):
+        rows = NextTokenDistributions(torch.tensor([[[1.0, 9.0, 2.0]]]), None, vocabulary)
+        with mock.patch.object(masks, "serves", return_value=in_c):
+            found = with_masks(rows, tree, torch.zeros(1, 1, dtype=torch.long), constraints)
+        assert found.drafted.tolist() == [[[0.0, 0.0, float("-inf")]]]
 
 
 def test_requests_with_and_without_constraints_share_a_batch() -> None:
@@ -215,6 +220,25 @@ def test_a_matcher_that_gives_up_beside_the_text_begins_anew() -> None:
     broken = RowConstraint(lambda: GivesUp(table.allowed, EOS, path), VOCABULARY, EOS)
     with pytest.raises(InputError, match="too complex"):
         broken.required((path,))
+
+
+def test_a_matcher_that_wears_out_costs_no_text() -> None:
+    """By what it was asked beside the text; then nothing more is drafted."""
+    vocabulary = Vocabulary(None, VOCABULARY, EOS)
+    table = TableConstraint().matcher(vocabulary)
+    row = RowConstraint(lambda: WearsOut(table.allowed, EOS, None), VOCABULARY, EOS)
+    expected, constraints = rows_of(1, VOCABULARY, eos=EOS)[0], Constraints([row])
+    for _ in range(40):
+        follows = expected.required(()).flags()
+        assert row.required(()).flags().equal(follows)
+        may = [token for token in follows.nonzero()[:, 0].tolist() if token not in EOS]
+        for token in may:
+            constraints.draftable(0, (token,))
+        row.advance(may[:1])
+        expected.advance(may[:1])
+    assert not row.may_draft
+    assert constraints.draftable(0, ()).empty
+    assert constraints.forced(0, ()) == ()
 
 
 def test_behind_the_end_of_a_text_everything_goes_and_nothing_is_drafted() -> None:

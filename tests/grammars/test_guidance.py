@@ -12,6 +12,7 @@ import torch
 from c2t import Grammar, SpeculativeDecoder
 from c2t.batching import BatchDecoder
 from c2t.errors import InputError
+from c2t.grammars import guidance
 from c2t.grammars.constraint import Vocabulary
 from c2t.grammars.guidance import compiled, tokens_of
 from c2t.grammars.row_constraint import RowConstraint
@@ -85,6 +86,7 @@ REFUSED = {
     "an open bracket": (lambda: Grammar.regex("("), "unclosed group"),
     "neither Lark nor EBNF": (lambda: Grammar.lark("hello world"), "neither Lark nor EBNF"),
     "a rule without end": (lambda: Grammar.lark("start: start"), "allows no token"),
+    "a limit of a rule": (lambda: Grammar.lark('start: "x" b\nb[max_tokens=3]: /[0-9]+/'), "cannot take tokens back"),
     "a number that is too long": (lambda: Grammar.json_schema({"const": 10**400}), "cannot compile it"),
     "no tools": (lambda: Grammar.tool_calls([]), "give one at least"),
     "a tool without a name": (lambda: Grammar.tool_calls([{}]), "a name is"),
@@ -163,6 +165,25 @@ def test_masks_along_a_tree_are_those_of_a_new_matcher(name: str) -> None:
         text += step
         if row.ended:
             break
+
+
+def test_a_text_that_uses_up_the_lexer_of_a_grammar_costs_no_other_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(guidance.LIMITS, "max_lexer_states", 30_000)
+    compiled.cache_clear()
+    constraint, vocabulary = Grammar.regex("(.|\n)*[aeiou](.|\n){25}z(.|\n)*x"), tiny().vocabulary
+    made = compiled(constraint.kind, constraint.source, vocabulary)._made
+    rows = [RowConstraint.of(constraint, vocabulary) for _ in range(2)]
+    rows[1].advance([tiny().tokenizer.encode("a", add_special_tokens=False)[0]])
+    expected = rows[1].required(()).flags()
+    chance = random.Random(0)
+    while rows[0].given_up == 0:
+        rows[0].advance([chance.choice(rows[0].required(()).flags()[5:].nonzero()[:, 0].tolist()) + 5])
+    rows[1].advance([])
+    assert rows[1].required(()).flags().equal(expected)
+    assert rows[1].given_up == 1
+    assert RowConstraint.of(constraint, vocabulary).given_up == 0
+    assert compiled(constraint.kind, constraint.source, vocabulary)._made is not made
+    compiled.cache_clear()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -254,6 +275,26 @@ def test_characters_that_no_token_has_end_their_own_request_alone() -> None:
         pass
     assert (good.finish, bad.finish) == ("length", "failed")
     assert isinstance(bad.error, InputError)
+
+
+def test_every_call_of_generate_starts_again_and_beams_are_refused() -> None:
+    pair = load_pair("tiny", dtype=torch.float32)
+    processor = ConstraintProcessor(Grammar.json_schema(SCHEMAS["call"]), pair.tokenizer, sorted(pair.target.eos))
+    settings = {"pad_token_id": 0, "eos_token_id": sorted(pair.target.eos), "do_sample": False}
+
+    def generate(ids: torch.Tensor, count: int, **more: int) -> torch.Tensor:
+        return pair.target.model.generate(ids, logits_processor=[processor], max_new_tokens=count, **settings | more)
+
+    prompt = torch.tensor([[5, 6, 7]])
+    first = generate(prompt, 60)
+    for text in (first, torch.cat([prompt, torch.tensor([[8]])], 1)):  # as long as if it went on
+        valid(pair, generate(text, 60)[0, text.shape[1] :].tolist(), SCHEMAS["call"])
+        generate(prompt, 1)
+    cut = generate(prompt, 9)
+    assert generate(cut, 60).equal(first)
+    for ids in (prompt, torch.tensor([[5, 6, 7], [9, 8, 4]])):
+        with pytest.raises(InputError, match="leave out num_beams"):
+            generate(ids, 60, num_beams=4)
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -18,11 +18,18 @@ static long forbid(float *x, const int64_t *ids, long count, const uint32_t *mas
     return left;
 }
 
-/* Let every token be equally probable where none is left. */
+/* Let the tokens be equally probable; -1 is none. */
+static void make_equal(float *x, const int64_t *ids, long count) {
+    for (long i = 0; i < count; i++) x[i] = ids && ids[i] < 0 ? -INFINITY : 0;
+}
+
+/* Forbid what the mask lacks; where that is every token, all are equally probable. */
 void mask_row(float *logits, long vocabulary, const int64_t *ids, const int64_t *oov_ids, long oov_count,
               const void *mask) {
     long left = forbid(logits, ids, vocabulary, mask) + forbid(logits + vocabulary, oov_ids, oov_count, mask);
-    for (long i = 0; i < vocabulary + oov_count && !left; i++) logits[i] = 0;
+    if (left) return;
+    make_equal(logits, ids, vocabulary);
+    make_equal(logits + vocabulary, oov_ids, oov_count);
 }
 
 /* mask: of each of the rows of logits, whose text is `text`; NULL for none. */
