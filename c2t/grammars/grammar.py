@@ -2,7 +2,6 @@
 or calls of tools."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from c2t.grammars.constraint import Matcher, Vocabulary
 from c2t.grammars.tool_calls import FRAME, ToolFrame
 
 LONGEST = 64 * 1024  # bytes of a schema, an expression or a grammar
-COUNTED = re.compile(r'^\s*\w+\[[^\]"]*\bmax_tokens\s*=', re.MULTILINE)  # a rule's attribute
 DEEPEST = 32  # objects and lists inside of each other, in a schema
 
 
@@ -72,13 +70,8 @@ class Grammar:
 
     @classmethod
     def lark(cls, text: str) -> "Grammar":
-        """Return the constraint to a context-free grammar in Lark's syntax, or in EBNF as llama.cpp's GBNF has it.
-
-        InputError for a rule that counts tokens, since the library cannot take such tokens back.
-        """
+        """Return the constraint to a context-free grammar in Lark's syntax, or in EBNF as llama.cpp's GBNF has it."""
         check_kind("grammar", text, str, "a grammar, as text")
-        if COUNTED.search(text):
-            raise InputError("a rule with max_tokens counts tokens, which trees cannot follow: bound it by characters")
         return cls("lark", text)
 
     @classmethod

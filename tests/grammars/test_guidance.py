@@ -91,7 +91,6 @@ REFUSED = {
     "no tools": (lambda: Grammar.tool_calls([]), "give one at least"),
     "a tool without a name": (lambda: Grammar.tool_calls([{}]), "a name is"),
     "parameters that are none": (lambda: Grammar.tool_calls([{"name": "a", "parameters": "b"}]), "must be a JSON sch"),
-    "a rule that counts": (lambda: Grammar.lark("start: word\nword[max_tokens=3]: /x+/"), "counts tokens"),
     "no choice": (lambda: Grammar.choice([]), "a list of texts"),
     "an empty choice": (lambda: Grammar.choice(["a", ""]), "not empty"),
 }
