@@ -24,16 +24,17 @@ LIMITS = {
     "max_grammar_size": 500_000,
 }
 COMPILED = 32  # grammars; each may have 80 MB of lexer states
+SPECIAL = b"\xff"  # before a token that has no text
 SAID = 300  # characters of its messages, which repeat what is wrong
 EMPTY = "NoExtensionBias"  # what llguidance says of a grammar without texts
 NO_TEXT = "the constraint allows no token of this model's vocabulary"
 
 
 class GuidanceMatcher:
-    """A `c2t.grammars.constraint.Matcher` around one of llguidance."""
+    """A `c2t.grammars.constraint.Matcher` around one of llguidance. tokens: its form of the tokenizer."""
 
-    def __init__(self, matcher: Any):
-        self._matcher = matcher
+    def __init__(self, matcher: Any, tokens: Any):
+        self._matcher, self._tokens = matcher, tokens
 
     def consume(self, token: int) -> None:
         """See `Matcher.consume`."""
@@ -51,6 +52,10 @@ class GuidanceMatcher:
         if self._matcher.is_error():
             said = _error(self._matcher)
             raise InputError(NO_TEXT if said == EMPTY else f"the constraint is too complex to go on: {said}")
+        if (token := mask.only) is not None and self._tokens.is_special_token(token):
+            forced = self._matcher.compute_ff_bytes()
+            if forced and not forced.startswith(SPECIAL):  # text that only looks like the token
+                mask.set_only(self._tokens.greedy_tokenize(forced.decode(errors="ignore"))[0])
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
@@ -75,13 +80,16 @@ class Compiled:
 
     def matcher(self) -> GuidanceMatcher:
         """Return a matcher at a text's beginning."""
-        made = GuidanceMatcher(self._made.deep_copy())
+        made = self._copy()
         try:
             made.fill(Mask(self.vocabulary.size))
         except InputError:
             self._made = self._compile()
-            made = GuidanceMatcher(self._made.deep_copy())
+            made = self._copy()
         return made
+
+    def _copy(self) -> GuidanceMatcher:
+        return GuidanceMatcher(self._made.deep_copy(), tokens_of(self.vocabulary))
 
     def _compile(self) -> Any:
         """Return llguidance's matcher, which has computed a mask and can take tokens back."""
@@ -91,14 +99,14 @@ class Compiled:
             made = library.LLMatcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**LIMITS))
         if made.is_error():
             raise InputError(f"the constraint is refused: {_error(made)}")
-        GuidanceMatcher(made).fill(mask)
+        GuidanceMatcher(made, tokens).fill(mask)
         if mask.empty:
             raise InputError(NO_TEXT)
         first = next(
             (token for token in mask.flags().nonzero()[:, 0].tolist() if token not in self.vocabulary.eos), None
         )
         if first is not None:
-            trial = GuidanceMatcher(made.deep_copy())
+            trial = GuidanceMatcher(made.deep_copy(), tokens)
             trial.consume(first)
             trial.rollback(1)
         return made

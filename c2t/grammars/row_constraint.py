@@ -81,10 +81,11 @@ class RowConstraint:
     def forced(self, path: Path) -> Path:
         """Return the tokens that must follow a path."""
         mask = self.mask(path)
-        if mask is None or not mask.single:  # most leaves, and asking the matcher costs as much as a mask
+        if mask is None or mask.only is None:  # most leaves, and asking the matcher costs as much as a mask
             return ()
         with self._timed():
-            return self._before_end(self._ask(path, lambda matcher: matcher.forced()))
+            tokens = self._before_end(self._ask(path, lambda matcher: matcher.forced()))
+        return tokens if tokens[:1] == (mask.only,) else ()
 
     def _possible(self, path: Path) -> bool:
         """Return True if the text may continue after this path."""

@@ -34,10 +34,16 @@ class Mask:
         return not self.words.any()
 
     @property
-    def single(self) -> bool:
-        """True if the set has one token."""
+    def only(self) -> int | None:
+        """The token of a set of one; None for any other set."""
         used = np.flatnonzero(self.words)
-        return len(used) == 1 and int(self.words[used[0]]).bit_count() == 1
+        word = int(self.words[used[0]]) if len(used) == 1 else 0
+        return 32 * int(used[0]) + word.bit_length() - 1 if word.bit_count() == 1 else None
+
+    def set_only(self, token: int) -> None:
+        """Let the set be of this token."""
+        self.words.fill(0)
+        self.words[token >> 5] = 1 << (token & 31)
 
     def flags(self) -> Bool[Tensor, " V"]:
         """Return which tokens of the vocabulary the set has."""

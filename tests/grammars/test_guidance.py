@@ -133,6 +133,21 @@ def test_what_a_vocabulary_needs() -> None:
         tokens_of(Vocabulary("slow", 512, frozenset({0})))
 
 
+def test_text_that_looks_like_a_special_token_is_written_as_text() -> None:
+    """A text does not end at the name of the token that would end it."""
+    name = tiny().tokenizer.eos_token
+    for constraint, expected in (
+        (Grammar.choice([f"{name} é"]), f"{name} é"),
+        (Grammar.json_schema({"const": f"x{name}y"}), f'"x{name}y"'),
+        (Grammar.lark(f'start: "a{name}b" "c"'), f"a{name}bc"),
+        (Grammar.lark(f'start: "a" {name}'), "a"),
+    ):
+        for policy in (Plain(), POLICY):
+            found = SpeculativeDecoder(tiny(), policy).generate([[5, 6]], 60, constraint=constraint)
+            assert found.text == expected
+            assert found.sequences[0][-1] in tiny().target.eos
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_masks_along_a_tree_are_those_of_a_new_matcher(name: str) -> None:
     """Whatever way the matcher has gone before; the end of a text does not disturb what is taken back."""
