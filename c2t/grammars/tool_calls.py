@@ -138,8 +138,8 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def parameters_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a tool's parameters; one without has none."""
+def parameters_of(tool: Mapping[str, Any]) -> Any:
+    """Return the schema of a tool's parameters, not checked yet; one without has none."""
     parameters = tool.get("parameters")
     return {"properties": {}, "additionalProperties": False} if parameters is None else parameters
 
