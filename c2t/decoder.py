@@ -341,8 +341,9 @@ class SpeculativeDecoder:
             raise InputError(f"constraint: {len(constraints)} for {count} prompts: give one for each, or one for all")
         if self.graph_tokens:
             raise InputError("CUDA graphs take no constraints: decode without graphs (graph_tokens = 0)")
-        for given in filter(None, constraints):
-            check_constraint(self.policy, given)
+        for given in constraints:
+            if given is not None:
+                check_constraint(self.policy, given)
         of = self.pair.vocabulary
         return [None if given is None else RowConstraint.of(given, of) for given in constraints]
 
