@@ -193,7 +193,7 @@ def test_a_target_without_a_template_continues_documents(small_pair: Pair, monke
     monkeypatch.setattr("c2t.drafting.questions.TASKS", 20)
     asked = sources(small_pair, [])
     assert list(asked) == ["docstrings"]
-    assert all(text.startswith("def ") for text in asked["docstrings"](5, 0, 0.0))
+    assert set(asked["docstrings"](5, 0, 0.0)) <= set(documents())
     assert all("\n\ndef " in task for task in tasks())
     assert list(sources(small_pair, TURNS)) == ["given"]
     with pytest.raises(InputError, match="has no chat template"):
