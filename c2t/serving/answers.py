@@ -23,9 +23,8 @@ CALL_ID = string.ascii_letters + string.digits  # of which nine make a call's id
 class Choice:
     """One text of an answer, in the making.
 
-    index: its number in the answer. reader: finds tool calls in the text, if there may be any. shown: special tokens
-    whose texts it must see, and that texts leave out otherwise. writer: of log-probabilities, if they were asked for.
-    echo: a text that comes first. calls: those that it has read so far.
+    index: its number in the answer. reader: finds tool calls in the text, if there may be any. writer: of
+    log-probabilities, if they were asked for. echo: a text that comes first. calls: those that it has read so far.
     """
 
     def __init__(
@@ -34,11 +33,10 @@ class Choice:
         answer: Answer,
         text: StoppableText,
         reader: CallReader | None = None,
-        shown: Mapping[int, str] = {},
         writer: LogprobsWriter | None = None,
         echo: str = "",
     ):
-        self.index, self.answer, self.text, self.reader, self.shown = index, answer, text, reader, shown
+        self.index, self.answer, self.text, self.reader = index, answer, text, reader
         self.writer, self.echo, self.scored = writer, echo, 0  # scored: tokens whose log-probabilities are written
         self.calls: list[dict[str, Any]] = []
 
@@ -48,7 +46,7 @@ class Choice:
             if self.echo:
                 yield self.echo
                 self.echo = ""
-            for piece in self._read(self._text(tokens)):
+            for piece in self._read(self.text.add(tokens)):
                 yield piece
             if self.text.stopped:
                 self.answer.close("stop")
@@ -66,11 +64,6 @@ class Choice:
         values = [*(self.answer.prompt_logprobs or ()), *(self.answer.logprobs or ())[:tokens]]
         new, self.scored = values[self.scored :], len(values)
         return self.writer(new) if new else None
-
-    def _text(self, tokens: list[int]) -> str:
-        if not self.shown:
-            return self.text.add(tokens)
-        return "".join(self.text.add([token]) + self.shown.get(token, "") for token in tokens)
 
     def _read(self, text: str) -> list[str | CallPiece]:
         if self.reader is None:

@@ -18,7 +18,6 @@ from c2t.errors import InputError, plain
 from c2t.grammars.grammar import Grammar
 from c2t.grammars.tool_calls import CallReader
 from c2t.models.loading.chat_templates import dialogue
-from c2t.models.loading.load import Pair
 from c2t.output.stoppable import StoppableText
 from c2t.serving.access import LimitedBody
 from c2t.serving.answers import CHATS, COMPLETIONS, Choice, Form, Reply
@@ -52,7 +51,6 @@ class _Api:
         self.tools = ToolPrompt(self.pair.tokenizer)
         self.compiler = Compiler(decoder.policy, self.pair.vocabulary)
         self.bytes_of = TokenBytes(self.pair.tokenizer)
-        self.special = special_texts(self.pair)  # which texts leave out, unless they are constrained
 
     def app(self) -> FastAPI:
         # Its pages of documentation would load scripts from elsewhere.
@@ -170,13 +168,13 @@ class _Api:
     ) -> JSONResponse | StreamingResponse:
         """Submit the request and return its answer, or the stream of it. calls: the text may call tools."""
         answers = self.submit(fields, [ids for ids in prompts for _ in range(fields.choices)], constraint, default)
+        hidden = self.decoder.eos if constraint else None  # other special tokens may be the constraint's own
         choices = [
             Choice(
                 index,
                 answer,
-                StoppableText(self.pair.tokenizer, fields.stops()),
+                StoppableText(self.pair.tokenizer, fields.stops(), hidden),
                 CallReader(self.tools.frame) if calls else None,
-                self.special if constraint else {},
                 None if fields.logprobs_count is None else form.writer(self.bytes_of),
                 fields.echoed(index // fields.choices, prompts[index // fields.choices], self.pair.tokenizer),
             )
@@ -224,14 +222,6 @@ class _Api:
             self.metrics.ended("full" if isinstance(error, Full) else "refused")
         LOG.warning("%d %s: %s", status, plain(request.url.path), body["error"]["message"])
         return JSONResponse(body, status, {"Retry-After": RETRY_AFTER} if status == 429 else None)
-
-
-def special_texts(pair: Pair) -> dict[int, str]:
-    """Return the texts of special tokens that decoding leaves out, by id; not of those that end a text."""
-    tokenizer = pair.tokenizer
-    added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    silent = (number for number in added if not tokenizer.decode([number], skip_special_tokens=True))
-    return {number: added[number] for number in silent if number not in pair.target.eos}
 
 
 async def _close_when_gone(request: Request, reply: Reply) -> None:

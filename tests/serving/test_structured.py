@@ -225,6 +225,16 @@ def test_a_rule_that_counts_tokens_is_refused(ai: OpenAI) -> None:
         complete(ai, extra_body={"guided_grammar": grammar})
 
 
+def test_special_tokens_of_a_grammar_are_part_of_the_text(decoder: SpeculativeDecoder) -> None:
+    """Also where a stop string may have begun before one."""
+    pair = with_template(decoder.pair, "")
+    pair.tokenizer.add_special_tokens({"additional_special_tokens": ["return"]})
+    grammar = f'start: "ab" <[{pair.tokenizer.convert_tokens_to_ids("return")}]> "c"'
+    with serving(SpeculativeDecoder(pair, Plain())) as server:
+        for stop, text in ((["abx"], "abreturnc"), (["bret"], "a")):
+            assert complete(client(server), extra_body={"guided_grammar": grammar}, stop=stop).text == text
+
+
 def test_a_compilation_has_its_time(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structured, "check_constraint", lambda *_: time.sleep(0.5))
     monkeypatch.setattr(structured, "SECONDS", 0.05)
