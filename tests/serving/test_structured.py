@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -39,17 +38,6 @@ class Answer(BaseModel):
 def decoder() -> SpeculativeDecoder:
     pair = with_template(load_pair("tiny"), "{% for m in messages %}{{ m.content }}{% endfor %}")
     return SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8))
-
-
-@pytest.fixture(scope="module")
-def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
-    with serving(decoder, max_rows=4, max_waiting=16) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ai(server: Server) -> OpenAI:
-    return client(server)
 
 
 def chat(ai: OpenAI, **fields: Any) -> Any:
