@@ -13,7 +13,7 @@ from c2t.grammars.constraint import Matcher, Vocabulary
 from c2t.kernels.masks import Mask
 
 OPTIONS = "x-guidance"  # key of a schema by which its author changes how it is compiled, `lenient` for one
-LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as json.dumps writes
 # Bounds on what one text may cost: a hostile schema ends its own request, in well under a second.
 LIMITS = {
     "initial_lexer_fuel": 1_000_000,

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from c2t.errors import InputError, check_kind, short_repr
+from c2t.grammars.guidance import LAYOUT, OPTIONS
 from c2t.output.stoppable import overlap
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, as OpenAI's API has it
 MOST_CALLS = 16  # calls of one text
-LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as json.dumps writes
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ToolFrame:
         check_tools(tools)
         rules = [f"call: {' | '.join(f'call_{number}' for number in range(len(tools)))}"]
         for number, tool in enumerate(tools):
-            schema = {**parameters_of(tool), "type": "object", "x-guidance": LAYOUT}
+            schema = {**parameters_of(tool), "type": "object", OPTIONS: LAYOUT}
             rules.append(f'call_{number}: {_literal(self.head(tool["name"]))} arguments_{number} "}}"')
             rules.append(f"arguments_{number}: %json {json.dumps(schema, ensure_ascii=False)}")
         several = f" ({self._terms(self.between)} call){{0,{MOST_CALLS - 1}}}" if self.between else ""
@@ -172,8 +172,9 @@ class CallReader:
                 yield piece
 
     def end(self) -> Iterator[str]:
-        """Yield what is left at the end of the text: the beginning of an opening that did not come."""
-        if self.text and self.read in (self._read_free, self._read_rest):
+        """Yield what is left at the end of the text, unless it is the end of a call: the beginning of an opening, or of
+        a call whose arguments did not come."""
+        if self.text and self.read != self._read_after:
             yield self.text
         self.text = ""
 

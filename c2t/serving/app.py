@@ -30,9 +30,7 @@ from c2t.serving.refusals import KINDS, RETRY_AFTER, Refusal, error_body, unsupp
 from c2t.serving.structured import Compiler
 from c2t.serving.tools import ToolPrompt, ToolUse
 
-COMPLETION = 16  # most new tokens of a completion by default: OpenAI's default
 ASKED = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}  # fields that errors of prompts are about
-CHAT = 1024  # most new tokens of a chat by default: OpenAI has no limit
 SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
@@ -76,7 +74,7 @@ class _Api:
         self.check_count(len(prompts) * fields.choices, "prompt" if len(prompts) > 1 else "n")
         constraint = await self.constraint(fields)
         ids = await to_thread.run_sync(self.decoder.encode, prompts, False, limiter=self.encoding)
-        return await self.answer(request, fields, ids, constraint, COMPLETION, COMPLETIONS)
+        return await self.answer(request, fields, ids, constraint, COMPLETIONS)
 
     async def chat(self, fields: ChatCompletion, request: Request) -> Response:
         """Answer a conversation."""
@@ -96,7 +94,7 @@ class _Api:
             continued=fields.continued,
         )
         ids = await to_thread.run_sync(make_ids, limiter=self.encoding)
-        return await self.answer(request, fields, [ids], constraint, CHAT, CHATS, calls=use is not None)
+        return await self.answer(request, fields, [ids], constraint, CHATS, use)
 
     async def models(self) -> dict[str, Any]:
         """List the one model."""
@@ -162,21 +160,24 @@ class _Api:
         fields: Fields,
         prompts: list[list[int]],
         constraint: Grammar | None,
-        default: int,
         form: Form,
-        calls: bool = False,
+        use: ToolUse | None = None,
     ) -> JSONResponse | StreamingResponse:
-        """Submit the request and return its answer, or the stream of it. calls: the text may call tools."""
-        answers = self.submit(fields, [ids for ids in prompts for _ in range(fields.choices)], constraint, default)
+        """Submit the request and return its answer, or the stream of it."""
+        answers = self.submit(
+            fields, [ids for ids in prompts for _ in range(fields.choices)], constraint, form.new_tokens
+        )
+        echoes = [fields.echoed(number, ids, self.pair.tokenizer) for number, ids in enumerate(prompts)]
         hidden = self.decoder.eos if constraint else None  # other special tokens may be the constraint's own
         choices = [
             Choice(
                 index,
                 answer,
                 StoppableText(self.pair.tokenizer, fields.stops(), hidden),
-                CallReader(self.tools.frame) if calls else None,
+                CallReader(self.tools.frame) if use else None,
+                bool(use and use.named),
                 None if fields.logprobs_count is None else form.writer(self.bytes_of),
-                fields.echoed(index // fields.choices, prompts[index // fields.choices], self.pair.tokenizer),
+                echoes[index // fields.choices],
             )
             for index, answer in enumerate(answers)
         ]
