@@ -71,6 +71,19 @@ class Nodes:
         vars(nodes)["blocks"] = blocks._replace(score=score)
         return nodes
 
+    @classmethod
+    def certain(
+        cls,
+        token: Int[Tensor, "B n"],
+        parent: Int[Tensor, "B n"],
+        depth: Int[Tensor, "B n"],
+        log_joint: Float[Tensor, "B n"],
+        alive: Bool[Tensor, "B n"],
+    ) -> "Nodes":
+        """Return nodes that each have probability 1 after their parents; log_joint: of their paths."""
+        sure = torch.zeros_like(log_joint)
+        return Nodes(token, parent, depth, torch.zeros_like(token), sure, log_joint, sure, sure, log_joint.exp(), alive)
+
     @cached_property
     def blocks(self) -> Blocks:
         """The columns stacked by dtype, so that one operation serves several columns."""

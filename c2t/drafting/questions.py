@@ -3,6 +3,7 @@ target itself invents."""
 
 import ast
 import random
+import re
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -108,8 +109,11 @@ def tasks() -> list[str]:
 
 
 def documents() -> list[str]:
-    """Return beginnings of documents: heads and docstrings of functions of Python's standard library."""
-    return [task.partition("\n\n")[2] for task in tasks()]
+    """Return beginnings of documents: heads and docstrings of functions of Python's standard library. Every second one
+    lacks its first words, because the states of a whole text depend on its first token: a head that has seen one alone
+    fails after any other."""
+    texts = [task.partition("\n\n")[2] for task in tasks()]
+    return [re.split(r"\s+", text, maxsplit=index % 6)[-1] if index % 2 else text for index, text in enumerate(texts)]
 
 
 def functions(path: Path) -> Iterator[str]:

@@ -42,8 +42,8 @@ def completed(tree: Tree, constraints: Constraints, left: Sequence[int]) -> Tree
     """Return the trees without candidates that may not follow, and with the tokens that must follow their most
     probable leaves. left: tokens that each row may still get."""
     rows = _row_trees(tree, constraints)
-    if any(row is not None and row.alive != [path is not None for path in row.path] for row in rows):
-        possible = [[True] * tree.size if row is None else [path is not None for path in row.path] for row in rows]
+    possible = [[True] * tree.size if row is None else [path is not None for path in row.path] for row in rows]
+    if any(row is not None and row.alive != follow for row, follow in zip(rows, possible, strict=True)):
         tree = replace(tree, alive=tree.alive & torch.tensor(possible, device=tree.alive.device)).packed()
         rows = _row_trees(tree, constraints)
     nodes = [
@@ -93,19 +93,6 @@ def _columns(rows: Sequence[Sequence[ForcedNode]], tree: Tree) -> Nodes:
     token, parent, depth, joint = (
         torch.tensor([[node[column] for node in nodes] for nodes in padded], device=like.device) for column in range(4)
     )
-    joint = joint.to(like)
-    certain = torch.zeros_like(joint)
     counts = torch.tensor([len(nodes) for nodes in rows], device=like.device)
     alive = torch.arange(longest, device=like.device) < counts[:, None]
-    return Nodes(
-        token=token,
-        parent=parent,
-        depth=depth,
-        rank=torch.zeros_like(token),
-        log_prob=certain,
-        log_joint=joint,
-        entropy=certain,
-        max_log_prob=certain,
-        score=joint.exp(),
-        alive=alive,
-    )
+    return Nodes.certain(token, parent, depth, joint.to(like), alive)

@@ -100,7 +100,7 @@ class Grammar:
     def matcher(self, vocabulary: Vocabulary) -> Matcher:
         """Return the state at a text's beginning. Raises InputError for what llguidance refuses, and for a grammar that
         no token of the vocabulary can begin."""
-        return guidance.matcher(self.kind, self.source, vocabulary)
+        return guidance.compiled(self.kind, self.source, vocabulary).matcher()
 
 
 def _parsed(text: str) -> Any:

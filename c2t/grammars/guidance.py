@@ -9,12 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from c2t.errors import InputError, installed_by, one_line, refusing
-from c2t.grammars.constraint import Matcher, Vocabulary
+from c2t.grammars.constraint import Vocabulary
 from c2t.kernels.masks import Mask
 
 OPTIONS = "x-guidance"  # key of a schema by which its author changes how it is compiled, `lenient` for one
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as json.dumps writes
-# Bounds on what one text may cost: a hostile schema ends its own request, in well under a second.
+# Bounds on what a hostile text may cost: the defaults of llguidance 1.9, which another version may change.
 LIMITS = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
@@ -60,11 +60,6 @@ class GuidanceMatcher:
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
         return self._matcher.compute_ff_tokens()
-
-
-def matcher(kind: str, source: str, vocabulary: Vocabulary) -> Matcher:
-    """Return a matcher at a text's beginning; see `c2t.grammars.grammar.Grammar.matcher`."""
-    return compiled(kind, source, vocabulary).matcher()
 
 
 class Compiled:
@@ -114,7 +109,7 @@ class Compiled:
 
 @lru_cache(COMPILED)
 def compiled(kind: str, source: str, vocabulary: Vocabulary) -> Compiled:
-    """Return a compiled grammar. Raises InputError as `matcher` does."""
+    """Return a compiled grammar; see `c2t.grammars.grammar.Grammar.matcher`."""
     return Compiled(kind, source, vocabulary)
 
 

@@ -8,7 +8,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from c2t.errors import InputError, check_kind
 from c2t.grammars.constraint import Constraint, Vocabulary
-from c2t.grammars.constraints import Constraints, allowed
+from c2t.grammars.constraints import Constraints
 from c2t.grammars.row_constraint import RowConstraint
 
 
@@ -73,8 +73,7 @@ class AtPath:
 
     def __call__(self, input_ids: Int[Tensor, "1 L"], scores: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
         path = tuple(input_ids[0, self.prompt + self.row.committed :].tolist())
-        possible = allowed([self.row.required(path)], scores.shape[1], scores.device)
-        return scores.masked_fill(~possible, float("-inf"))
+        return Constraints([self.row]).masked(scores, [0], [path])
 
 
 def only_constraint(processors: Iterable[object]) -> ConstraintProcessor | None:

@@ -19,7 +19,7 @@ from c2t.kernels.budget import RoundModel
 from c2t.kernels.decoder_layers import PackedLayers, PackedMatrix, PackedNorm, PackedReader
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.level_plan import LevelPlan
-from c2t.kernels.masks import Callback, MaskAfter
+from c2t.kernels.masks import MaskAfter, asked
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.network import COLUMNS
 from c2t.kernels.nodes import Blocks
@@ -193,12 +193,9 @@ class DraftPhase:
         made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
         noisy = [column.contiguous() for column in target_noise or ()]  # referenced until the call is over
         noise = structs.noise(*(pointers(noisy, (_REAL, _WHOLE, _WHOLE)) if noisy else ()))
-        callback = mask_after and Callback(mask_after)
-        constraint = callback.in_c if callback else structs.constraint()
-        inputs = _ngrams(ngram_input), noise, constraint, self._budget_input(budget_input, count)
-        n = kernels().draft_phase(self._plan, self._head, of_text, *inputs, *made, threads)
-        if callback:
-            callback.check()
+        with asked(mask_after) as constraint:
+            inputs = _ngrams(ngram_input), noise, constraint, self._budget_input(budget_input, count)
+            n = kernels().draft_phase(self._plan, self._head, of_text, *inputs, *made, threads)
         if n == UNKNOWN:
             raise IndexError(
                 f"a token or a position beyond the {len(self.head.layers.table)} and {len(cosine)} known ones"

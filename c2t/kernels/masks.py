@@ -6,7 +6,8 @@ on the logits.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.kernels.compiled import changeable
-from c2t.kernels.native import kernels, structs
+from c2t.kernels.native import kernels
 from c2t.kernels.pointer import pointer
 
 
@@ -55,32 +56,28 @@ MaskAfter = Callable[[int, tuple[int, ...]], Mask | None]  # row, path after its
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long)
 
 
-class Callback:
-    """A `MaskAfter` for functions in C. An error in it cannot pass through them: `check` raises it afterwards."""
+@contextmanager
+def asked(mask_after: MaskAfter | None) -> Iterator[int | None]:
+    """Give the address of a function in C that calls `mask_after`, None for none, for the time of the block. An error
+    in it, which cannot pass through C, is raised at the end."""
+    if mask_after is None:
+        yield None
+        return
+    errors: list[BaseException] = []
 
-    def __init__(self, mask_after: MaskAfter):
-        self.error: BaseException | None = None
-        self.masks: list[Mask] = []  # referenced until the call is over
+    def address(row: int, path: int | None, length: int) -> int | None:
+        try:
+            tokens = (ctypes.c_int64 * length).from_address(path)[:] if length else ()
+            mask = mask_after(row, tuple(tokens))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+            return None
+        return None if mask is None else mask.address
 
-        def address(row: int, path: int | None, length: int) -> int | None:
-            try:
-                tokens = (ctypes.c_int64 * length).from_address(path)[:] if length else ()
-                mask = mask_after(row, tuple(tokens))
-            except BaseException as error:  # noqa: BLE001 - raised by `check`
-                self.error = error
-                return None
-            if mask is None:
-                return None
-            self.masks.append(mask)
-            return mask.address
-
-        self._function = _CALLBACK(address)
-        self.in_c = structs.constraint(ctypes.cast(self._function, ctypes.c_void_p))
-
-    def check(self) -> None:
-        """Raise the error of a call, if there was one."""
-        if self.error is not None:
-            raise self.error
+    function = _CALLBACK(address)
+    yield ctypes.cast(function, ctypes.c_void_p).value
+    if errors:
+        raise errors[0]
 
 
 def serves(logits: Float[Tensor, "*S w"]) -> bool:

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.masks import Callback, MaskAfter
-from c2t.kernels.native import kernels, structs
+from c2t.kernels.masks import MaskAfter, asked
+from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
 from c2t.kernels.pointer import pointer, pointers
 
@@ -77,11 +77,8 @@ def walk(
     rule = pointers(streams, (real, whole, whole)) if streams else (None,) * 3
     out = pointers((path, length, bonus, largest), (whole, whole, whole, real))
     given = pointer(logits, real, rows=True), logits.stride(0), logits.shape[1]
-    callback = mask_after and Callback(mask_after)
-    constraint = callback.in_c if callback else structs.constraint()
-    longest = kernels().walk(*given, *trees, *rule, constraint, *out, torch.get_num_threads())
-    if callback:
-        callback.check()
+    with asked(mask_after) as constraint:
+        longest = kernels().walk(*given, *trees, *rule, constraint, *out, torch.get_num_threads())
     if longest < 0:
         raise MemoryError("no memory for the logits that a constraint allows")
     return Walk(path[:, :longest], length, bonus, largest)

@@ -156,7 +156,7 @@ class TargetVerifier:
             return tree
         grown = completed(tree, self.constraints, self._unwritten())
         trimmed = getattr(self.policy, "trimmed", None)
-        return grown if trimmed is None or grown.size <= tree.size else trimmed(grown, self.left())
+        return grown if trimmed is None or grown is tree else trimmed(grown, self.left())
 
     def verify(self, tree: Tree) -> Verdict:
         """Run the target over the trees, accept a path of each, and commit it to the cache."""

@@ -14,7 +14,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from c2t.decoder import SpeculativeDecoder
 from c2t.drafting import learner, ngram_weights, texts, train
 from c2t.drafting.library import Library
-from c2t.drafting.questions import invented, pool, sources, tasks
+from c2t.drafting.questions import documents, invented, pool, sources, tasks
 from c2t.drafting.train import TEXTS, DraftSettings
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair, load_pair
@@ -198,6 +198,14 @@ def test_a_target_without_a_template_continues_documents(small_pair: Pair, monke
     assert list(sources(small_pair, TURNS)) == ["given"]
     with pytest.raises(InputError, match="has no chat template"):
         invented(small_pair)
+
+
+def test_documents_begin_in_many_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("c2t.drafting.questions.TASKS", 60)
+    texts = documents()
+    assert sum(text.startswith("def ") for text in texts) >= len(texts) // 2
+    assert len({text.split(maxsplit=1)[0] for text in texts}) > len(texts) // 4
+    assert min(map(len, texts)) > 40
 
 
 def test_greedy_questions_are_asked_once() -> None:

@@ -182,11 +182,6 @@ typedef struct {
     const int64_t *stream, *root;
 } noise;
 
-/* A constraint of the rows' texts, see masks.py: a `mask_after` of masks.h; NULL for none. */
-typedef struct {
-    const void *mask_after;
-} constraint;
-
 /* A budget's input, see budget.py: seconds of a round with trees without its forwards; the weight of a token of each row;
    model: NULL without a budget. */
 typedef struct {
@@ -206,8 +201,8 @@ int compact(char *const *buffers, long layers, long rows, long heads, long half,
 /* draft_phase.c */
 long room_of(const plan *p, const head *h, const text *t, int threads);
 long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
-                 const constraint *c, const budget_input *s, char *room, int64_t *whole, float *real, float *score, uint8_t *alive,
-                 int64_t *capped, int64_t *passes, int64_t *expanded, int threads);
+                 const void *constraint, const budget_input *s, char *room, int64_t *whole, float *real, float *score,
+                 uint8_t *alive, int64_t *capped, int64_t *passes, int64_t *expanded, int threads);
 
 /* entries.c */
 long descend(const columns *tree, const int64_t *slots, const int64_t *lengths, const entries *previous,
@@ -284,7 +279,7 @@ void draw(const float *logits, long stride, long vocabulary, const int64_t *key,
           int threads);
 long walk(const float *logits, long stride, long vocabulary, const int64_t *index, const int64_t *token,
           const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
-          const int64_t *stream, const int64_t *root, const constraint *c, int64_t *path, int64_t *length,
+          const int64_t *stream, const int64_t *root, const void *constraint, int64_t *path, int64_t *length,
           int64_t *bonus, float *largest, int threads);
 
 #pragma GCC visibility pop

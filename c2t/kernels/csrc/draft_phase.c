@@ -298,7 +298,7 @@ static void write_row(const rooms *m, long rows, long r, long n, int64_t *whole,
    `room_of` bytes. Returns -1 for a token or a position that is not known, -2 where memory is short, -3 for a
    distribution that is NaN. */
 long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, const noise *drawn,
-                 const constraint *c, const budget_input *s, char *room, int64_t *whole, float *real, float *score,
+                 const void *constraint, const budget_input *s, char *room, int64_t *whole, float *real, float *score,
                  uint8_t *alive, int64_t *capped, int64_t *passes, int64_t *expanded, int threads) {
     rooms m;
     lay_out_rooms(p, h, t, threads, room, &m);
@@ -322,7 +322,7 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
                                         t->oov_ids, t->oov_count, g->prior))
             return -2;
         if (drawn->temperature) make_noisy(h, t, &m, drawn, threads);
-        if (c->mask_after) mask_frontier(h, t, &m, (mask_after)c->mask_after); /* last, since nothing may raise these */
+        if (constraint) mask_frontier(h, t, &m, (mask_after)constraint); /* last, since nothing may raise these */
         rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;

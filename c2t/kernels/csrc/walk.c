@@ -104,12 +104,12 @@ static void copy_allowed(const float *x, long vocabulary, const uint32_t *mask, 
    forbids is not taken. Returns the slots of the longest path, or -1 without memory. */
 long walk(const float *logits, long stride, long vocabulary, const int64_t *index, const int64_t *token,
           const int64_t *parent, const uint8_t *alive, long rows, long slots, const float *temperature,
-          const int64_t *stream, const int64_t *root, const constraint *c, int64_t *path, int64_t *length,
+          const int64_t *stream, const int64_t *root, const void *constraint, int64_t *path, int64_t *length,
           int64_t *bonus, float *largest, int threads) {
     long longest = 0;
-    float *rooms = c->mask_after ? malloc(rows * vocabulary * sizeof *rooms) : 0;
-    int64_t *tokens = c->mask_after ? malloc(rows * slots * sizeof *tokens) : 0;
-    if (c->mask_after && !(rooms && tokens)) longest = -1, rows = 0;
+    float *rooms = constraint ? malloc(rows * vocabulary * sizeof *rooms) : 0;
+    int64_t *tokens = constraint ? malloc(rows * slots * sizeof *tokens) : 0;
+    if (constraint && !(rooms && tokens)) longest = -1, rows = 0;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) reduction(max : longest) if (rows > 1)
     for (long r = 0; r < rows; r++) {
         long first = r * slots, slot = 0, child = 0, steps = 0;
@@ -117,9 +117,9 @@ long walk(const float *logits, long stride, long vocabulary, const int64_t *inde
             slot = child;
             path[first + steps++] = slot;
             const float *x = logits + index[first + slot] * stride;
-            if (c->mask_after) {
+            if (constraint) {
                 if (steps > 1) tokens[first + steps - 2] = token[first + slot];
-                const uint32_t *mask = ((mask_after)c->mask_after)(r, tokens + first, steps - 1);
+                const uint32_t *mask = ((mask_after)constraint)(r, tokens + first, steps - 1);
                 if (mask) copy_allowed(x, vocabulary, mask, rooms + r * vocabulary), x = rooms + r * vocabulary;
             }
             bonus[r] = most_probable(x, vocabulary, largest + r);

@@ -15,7 +15,7 @@ from c2t.policies.wrapper import WrapperPolicy
 from c2t.protocols import Draft, Root, Session
 from c2t.sessions.stateless import NoDraft
 from c2t.storage.checked import check_fields
-from c2t.tree import Tree
+from c2t.tree import Nodes, Tree
 
 # A tree of fewer nodes and one more level, for processors that multiply int4 weights slower than they read them.
 NARROW = "of=threshold:threshold=0.2,K=6,W=6,levels=4"
@@ -93,19 +93,7 @@ def grafted(chain: Tree, count: Int[Tensor, " B"], tail: Tree) -> Tree:
 
 def chains(tokens: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> Tree:
     """Return trees that are the chains tokens[r, :count[r]], roots first, each token of probability 1."""
-    step = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    root = Tree.root(tokens[:, 0])
-    certain, entropy = (column.expand(-1, tokens.shape[1]) for column in (root.log_prob, root.entropy))
-    return Tree(
-        token=tokens,
-        parent=step - 1,
-        depth=step - 1,
-        rank=torch.zeros_like(step),
-        log_prob=certain,
-        log_joint=certain,
-        entropy=entropy,
-        max_log_prob=certain,
-        score=certain.exp(),
-        alive=step < count[:, None],
-        capped=root.capped,
-    )
+    root, new = Tree.root(tokens[:, 0]), tokens[:, 1:]
+    step = torch.arange(new.shape[1], device=new.device).expand_as(new)
+    joint = torch.zeros_like(new, dtype=root.log_joint.dtype)
+    return root.extend(Nodes.certain(new, step, step, joint, step + 1 < count[:, None]))
