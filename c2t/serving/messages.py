@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, StrictStr, field_validator, model_validator
 
+from c2t.models.loading.chat_templates import OLDER
+
 
 class TextPart(BaseModel):
     """A part of a message that has several."""
@@ -66,8 +68,8 @@ class Message(BaseModel):
         return self.content or ""
 
     def plain(self) -> dict[str, Any]:
-        """Return the message as chat templates take it. They know developer by its older name, system."""
-        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+        """Return the message as chat templates take it."""
+        message: dict[str, Any] = {"role": OLDER.get(self.role, self.role), "content": self.text}
         if self.tool_calls:
             message["tool_calls"] = [
                 {"id": call.id or "", "type": "function", "function": dict(call.function)} for call in self.tool_calls
