@@ -333,7 +333,7 @@ def test_values_of_other_kinds_are_refused(home: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         "a mapping is no prompt: give its input_ids, a text, or a list of messages",
-        "a message's role = None must be one of system, user, assistant, tool",
+        "a message's role = None must be one of system, developer, user, assistant, tool",
         "no policy is called 'eagle'; known: plain, chain, dymax, dyjoint, eagle1, static, eagle2, c2t, threshold, "
         "opttree, caddtree, talon, ddd, entropy, sampled-chain, specinfer, mcsd, mcsd+, sequoia, dyspec, "
         "dyspec-threshold, budget, hierarchical",

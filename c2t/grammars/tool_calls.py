@@ -172,8 +172,9 @@ class CallReader:
                 yield piece
 
     def end(self) -> Iterator[str]:
-        """Yield what is left at the end of the text: the beginning of an opening that did not come."""
-        if self.text and self.read in (self._read_free, self._read_rest):
+        """Yield what is left at the end of the text, unless it is the end of a call: the beginning of an opening, or of
+        a call whose arguments did not come."""
+        if self.text and self.read != self._read_after:
             yield self.text
         self.text = ""
 

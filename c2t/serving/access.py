@@ -8,15 +8,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from c2t.errors import plain
 from c2t.serving.front import LOG
+from c2t.serving.refusals import Refusal, error_body
 
 BODY = 2**20  # bytes of a request's body
 OPEN = ("/health", "/metrics")  # what watches a server needs no key
-WRONG_KEY = {
-    "message": "the API key is missing or wrong: send it as Authorization: Bearer KEY",
-    "type": "invalid_request_error",
-    "param": None,
-    "code": "invalid_api_key",
-}
+WRONG_KEY = Refusal(
+    "the API key is missing or wrong: send it as Authorization: Bearer KEY", code="invalid_api_key", status=401
+)
 
 
 class LimitedBody:
@@ -49,8 +47,9 @@ class KeyRequired:
         if scope["type"] != "http" or scope["path"] in OPEN or self._has_key(scope):
             await self.app(scope, receive, send)
             return
-        LOG.warning("401 %s: %s", plain(scope["path"]), WRONG_KEY["message"])
-        answer = JSONResponse({"error": WRONG_KEY}, 401, {"WWW-Authenticate": "Bearer"})
+        LOG.warning("401 %s: %s", plain(scope["path"]), WRONG_KEY)
+        status, body = error_body(WRONG_KEY)
+        answer = JSONResponse(body, status, {"WWW-Authenticate": "Bearer"})
         await answer(scope, receive, send)
 
     def _has_key(self, scope: Scope) -> bool:

@@ -23,9 +23,9 @@ CALL_ID = string.ascii_letters + string.digits  # of which nine make a call's id
 class Choice:
     """One text of an answer, in the making.
 
-    index: its number in the answer. reader: finds tool calls in the text, if there may be any. shown: special tokens
-    whose texts it must see, and that texts leave out otherwise. writer: of log-probabilities, if they were asked for.
-    echo: a text that comes first. calls: those that it has read so far.
+    index: its number in the answer. reader: finds tool calls in the text, if there may be any. named: the request
+    named the tool, whose call then ends as a text does. writer: of log-probabilities, if they were asked for. echo: a
+    text that comes first. calls: those that it has read so far.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class Choice:
         answer: Answer,
         text: StoppableText,
         reader: CallReader | None = None,
-        shown: Mapping[int, str] = {},
+        named: bool = False,
         writer: LogprobsWriter | None = None,
         echo: str = "",
     ):
-        self.index, self.answer, self.text, self.reader, self.shown = index, answer, text, reader, shown
+        self.index, self.answer, self.text, self.reader, self.named = index, answer, text, reader, named
         self.writer, self.echo, self.scored = writer, echo, 0  # scored: tokens whose log-probabilities are written
         self.calls: list[dict[str, Any]] = []
 
@@ -48,7 +48,7 @@ class Choice:
             if self.echo:
                 yield self.echo
                 self.echo = ""
-            for piece in self._read(self._text(tokens)):
+            for piece in self._read(self.text.add(tokens)):
                 yield piece
             if self.text.stopped:
                 self.answer.close("stop")
@@ -67,11 +67,6 @@ class Choice:
         new, self.scored = values[self.scored :], len(values)
         return self.writer(new) if new else None
 
-    def _text(self, tokens: list[int]) -> str:
-        if not self.shown:
-            return self.text.add(tokens)
-        return "".join(self.text.add([token]) + self.shown.get(token, "") for token in tokens)
-
     def _read(self, text: str) -> list[str | CallPiece]:
         if self.reader is None:
             return [text] if text else []
@@ -87,7 +82,7 @@ class Choice:
     def finish(self) -> str | None:
         """Why the text ended."""
         reason = "stop" if self.text.stopped else self.answer.finish
-        return "tool_calls" if self.calls and reason == "stop" else reason
+        return "tool_calls" if self.calls and not self.named and reason == "stop" else reason
 
 
 class Form:
@@ -97,6 +92,7 @@ class Form:
     whole = chunk = "text_completion"
     first: ClassVar[dict[str, Any] | None] = None  # of a stream's choice before any text
     last: ClassVar[dict[str, Any]] = {"text": ""}
+    new_tokens = 16  # at most, by default: as OpenAI's
     writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = CompletionLogprobs
 
     def content(self, text: str, choice: Choice) -> dict[str, Any]:
@@ -115,6 +111,7 @@ class ChatForm(Form):
     whole, chunk = "chat.completion", "chat.completion.chunk"
     first: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}}
     last: ClassVar[dict[str, Any]] = {"delta": {}}
+    new_tokens = 1024  # OpenAI has no limit
     writer: ClassVar[type[CompletionLogprobs | ChatLogprobs]] = ChatLogprobs
 
     def content(self, text: str, choice: Choice) -> dict[str, Any]:

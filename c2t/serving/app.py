@@ -18,7 +18,6 @@ from c2t.errors import InputError, plain
 from c2t.grammars.grammar import Grammar
 from c2t.grammars.tool_calls import CallReader
 from c2t.models.loading.chat_templates import dialogue
-from c2t.models.loading.load import Pair
 from c2t.output.stoppable import StoppableText
 from c2t.serving.access import LimitedBody
 from c2t.serving.answers import CHATS, COMPLETIONS, Choice, Form, Reply
@@ -31,9 +30,7 @@ from c2t.serving.refusals import KINDS, RETRY_AFTER, Refusal, error_body, unsupp
 from c2t.serving.structured import Compiler
 from c2t.serving.tools import ToolPrompt, ToolUse
 
-COMPLETION = 16  # most new tokens of a completion by default: OpenAI's default
 ASKED = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}  # fields that errors of prompts are about
-CHAT = 1024  # most new tokens of a chat by default: OpenAI has no limit
 SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
@@ -52,7 +49,6 @@ class _Api:
         self.tools = ToolPrompt(self.pair.tokenizer)
         self.compiler = Compiler(decoder.policy, self.pair.vocabulary)
         self.bytes_of = TokenBytes(self.pair.tokenizer)
-        self.special = special_texts(self.pair)  # which texts leave out, unless they are constrained
 
     def app(self) -> FastAPI:
         # Its pages of documentation would load scripts from elsewhere.
@@ -78,7 +74,7 @@ class _Api:
         self.check_count(len(prompts) * fields.choices, "prompt" if len(prompts) > 1 else "n")
         constraint = await self.constraint(fields)
         ids = await to_thread.run_sync(self.decoder.encode, prompts, False, limiter=self.encoding)
-        return await self.answer(request, fields, ids, constraint, COMPLETION, COMPLETIONS)
+        return await self.answer(request, fields, ids, constraint, COMPLETIONS)
 
     async def chat(self, fields: ChatCompletion, request: Request) -> Response:
         """Answer a conversation."""
@@ -98,7 +94,7 @@ class _Api:
             continued=fields.continued,
         )
         ids = await to_thread.run_sync(make_ids, limiter=self.encoding)
-        return await self.answer(request, fields, [ids], constraint, CHAT, CHATS, calls=use is not None)
+        return await self.answer(request, fields, [ids], constraint, CHATS, use)
 
     async def models(self) -> dict[str, Any]:
         """List the one model."""
@@ -164,21 +160,24 @@ class _Api:
         fields: Fields,
         prompts: list[list[int]],
         constraint: Grammar | None,
-        default: int,
         form: Form,
-        calls: bool = False,
+        use: ToolUse | None = None,
     ) -> JSONResponse | StreamingResponse:
-        """Submit the request and return its answer, or the stream of it. calls: the text may call tools."""
-        answers = self.submit(fields, [ids for ids in prompts for _ in range(fields.choices)], constraint, default)
+        """Submit the request and return its answer, or the stream of it."""
+        answers = self.submit(
+            fields, [ids for ids in prompts for _ in range(fields.choices)], constraint, form.new_tokens
+        )
+        echoes = [fields.echoed(number, ids, self.pair.tokenizer) for number, ids in enumerate(prompts)]
+        hidden = self.decoder.eos if constraint else None  # other special tokens may be the constraint's own
         choices = [
             Choice(
                 index,
                 answer,
-                StoppableText(self.pair.tokenizer, fields.stops()),
-                CallReader(self.tools.frame) if calls else None,
-                self.special if constraint else {},
+                StoppableText(self.pair.tokenizer, fields.stops(), hidden),
+                CallReader(self.tools.frame) if use else None,
+                bool(use and use.named),
                 None if fields.logprobs_count is None else form.writer(self.bytes_of),
-                fields.echoed(index // fields.choices, prompts[index // fields.choices], self.pair.tokenizer),
+                echoes[index // fields.choices],
             )
             for index, answer in enumerate(answers)
         ]
@@ -224,14 +223,6 @@ class _Api:
             self.metrics.ended("full" if isinstance(error, Full) else "refused")
         LOG.warning("%d %s: %s", status, plain(request.url.path), body["error"]["message"])
         return JSONResponse(body, status, {"Retry-After": RETRY_AFTER} if status == 429 else None)
-
-
-def special_texts(pair: Pair) -> dict[int, str]:
-    """Return the texts of special tokens that decoding leaves out, by id; not of those that end a text."""
-    tokenizer = pair.tokenizer
-    added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    silent = (number for number in added if not tokenizer.decode([number], skip_special_tokens=True))
-    return {number: added[number] for number in silent if number not in pair.target.eos}
 
 
 async def _close_when_gone(request: Request, reply: Reply) -> None:

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, StrictStr, field_validator, model_validator
 
+from c2t.models.loading.chat_templates import OLDER
+
 
 class TextPart(BaseModel):
     """A part of a message that has several."""
@@ -14,20 +16,23 @@ class TextPart(BaseModel):
 
 
 class FunctionCall(BaseModel):
-    """A function's name, and its arguments as the text of a JSON object."""
+    """A function's name and its arguments: sent as a text, but as an object they are what chat templates write as
+    JSON."""
 
     name: StrictStr
-    arguments: StrictStr = ""
+    arguments: dict[str, Any] = {}
 
-    @field_validator("arguments")
+    @field_validator("arguments", mode="before")
     @classmethod
-    def _are_an_object(cls, text: str) -> str:
-        _object(text)
-        return text
-
-    def plain(self) -> dict[str, Any]:
-        """Return name and arguments, these as an object, which is what chat templates write as JSON."""
-        return {"name": self.name, "arguments": _object(self.arguments)}
+    def _of_text(cls, text: Any) -> dict[str, Any]:
+        """Return the object that a text is; some clients send none for no arguments."""
+        try:
+            value = json.loads(text or "{}") if isinstance(text, str) else None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"arguments must be the text of a JSON object: {error}") from error
+        if not isinstance(value, dict):
+            raise ValueError("arguments must be the text of a JSON object")
+        return value
 
 
 class ToolCall(BaseModel):
@@ -63,23 +68,12 @@ class Message(BaseModel):
         return self.content or ""
 
     def plain(self) -> dict[str, Any]:
-        """Return the message as chat templates take it. They know developer by its older name, system."""
-        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+        """Return the message as chat templates take it."""
+        message: dict[str, Any] = {"role": OLDER.get(self.role, self.role), "content": self.text}
         if self.tool_calls:
             message["tool_calls"] = [
-                {"id": call.id or "", "type": "function", "function": call.function.plain()} for call in self.tool_calls
+                {"id": call.id or "", "type": "function", "function": dict(call.function)} for call in self.tool_calls
             ]
         if self.role == "tool":
             message |= {"tool_call_id": self.tool_call_id or "", "name": self.name or ""}
         return message
-
-
-def _object(text: str) -> dict[str, Any]:
-    """Return the object that a call's arguments are; some clients send no text for no arguments."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"arguments must be the text of a JSON object: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError("arguments must be the text of a JSON object")
-    return value

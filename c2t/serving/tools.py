@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from transformers import PreTrainedTokenizerBase
 
 from c2t.grammars.grammar import Grammar
-from c2t.grammars.tool_calls import FRAME, ToolFrame, frame_of, parameters_of
+from c2t.grammars.tool_calls import FRAME, ToolFrame, frame_of
 from c2t.serving.refusals import Refusal
 
 MOST_TOOLS = 128  # as OpenAI's API has it
@@ -60,10 +60,11 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool | None
 
 
 class ToolUse(NamedTuple):
-    """The tools that an answer may call. required: it must; parallel: it may call several."""
+    """The tools that an answer may call. required: it must; named: this one, once; parallel: it may call several."""
 
     tools: list[dict[str, Any]]
     required: bool
+    named: bool
     parallel: bool
 
 
@@ -76,12 +77,12 @@ def tool_use(tools: Tools, choice: ToolChoice, parallel: bool | None) -> ToolUse
         return None
     if choice == "none":
         return None
-    if isinstance(choice, NamedTool):
+    if named := isinstance(choice, NamedTool):
         name = choice.function.name
         given = [tool for tool in given if tool["function"]["name"] == name]
         if not given:
             raise Refusal(f"tool_choice: tools has none with the name {name[:80]!r}", "tool_choice")
-    return ToolUse(given, choice not in (None, "auto"), parallel is not False)
+    return ToolUse(given, choice not in (None, "auto"), named, parallel is not False and not named)
 
 
 class ToolPrompt:
@@ -112,10 +113,7 @@ class ToolPrompt:
     def grammar(self, use: ToolUse) -> Grammar:
         """Return the constraint to texts that call these tools; InputError for tools that no grammar can have."""
         frame = self.frame if use.parallel else replace(self.frame, between="")
-        functions = [tool["function"] for tool in use.tools]
-        for function in functions:
-            Grammar.json_schema(parameters_of(function))  # raises InputError for one that is too deep
-        return Grammar.lark(frame.grammar(functions, use.required))
+        return Grammar.tool_calls([tool["function"] for tool in use.tools], use.required, frame)
 
 
 def _as_text(message: Mapping[str, Any], frame: ToolFrame) -> dict[str, Any]:

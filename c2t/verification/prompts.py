@@ -5,14 +5,14 @@ from numbers import Integral
 from typing import Any
 
 from c2t.errors import InputError, check_kind, check_truth, short_repr
-from c2t.models.loading.chat_templates import conversation, dialogue
+from c2t.models.loading.chat_templates import OLDER, conversation, dialogue
 from c2t.models.loading.load import Pair
 from c2t.verification.prompt_ids import checked_ids
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
 Prompts = Prompt | Sequence[Prompt]
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def encode(pair: Pair, prompts: Prompts, chat: bool = True, system: str | None = None) -> list[list[int]]:
@@ -63,6 +63,7 @@ def _messages(prompt: Prompt, system: str | None) -> list[Message]:
         if not isinstance(role, str) or role not in ROLES:
             raise InputError(f"a message's role = {short_repr(role)} must be one of {', '.join(ROLES)}")
         check_kind(f"the content of a message by {role}", turn.get("content"), str, "a text")
+    turns = [{**turn, "role": OLDER.get(turn["role"], turn["role"])} for turn in turns]
     if system is None:
         return turns
     if any(turn["role"] == "system" for turn in turns):

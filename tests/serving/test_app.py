@@ -42,11 +42,6 @@ def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def ai(server: Server) -> OpenAI:
-    return client(server)
-
-
 def post(server: Server, content: Any, kind: str = "application/json") -> httpx.Response:
     return httpx.post(f"{server.address}/v1/completions", content=content, headers={"Content-Type": kind})
 

@@ -12,7 +12,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.models.loading.load import load_pair
 from c2t.policies import Eagle2
 from c2t.serving.server import Server
-from tests.serving.served import client, gained, metrics, serving, until, with_template
+from tests.serving.served import gained, metrics, serving, until, with_template
 
 PROMPTS = ["def add(a, b):", "The sum of"]
 NEW = 8
@@ -29,11 +29,6 @@ def decoder() -> SpeculativeDecoder:
 def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
     with serving(decoder, max_rows=3, max_waiting=8) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def ai(server: Server) -> OpenAI:
-    return client(server)
 
 
 def complete(ai: OpenAI, **fields: Any) -> Any:

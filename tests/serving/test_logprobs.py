@@ -1,7 +1,6 @@
 """Log-probabilities by OpenAI's client, and as lm-eval asks for them."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -21,8 +20,8 @@ from c2t.verification.logprobs import TokenLogprob
 from tests.marks import needs_smollm2
 from tests.output.test_detokenizer import sentencepiece
 from tests.rounding import assert_same_network
-from tests.serving.served import client, serving
-from tests.serving.test_app import TEMPLATE, with_template
+from tests.serving.served import with_template
+from tests.serving.test_app import TEMPLATE
 
 PROMPT, NEW = "The sum of \u20ac", 8
 
@@ -30,17 +29,6 @@ PROMPT, NEW = "The sum of \u20ac", 8
 @pytest.fixture(scope="module")
 def decoder(small_pair: Pair) -> SpeculativeDecoder:
     return SpeculativeDecoder(with_template(small_pair, TEMPLATE), Eagle2(K=3, levels=3, N=8))
-
-
-@pytest.fixture(scope="module")
-def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
-    with serving(decoder) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ai(server: Server) -> OpenAI:
-    return client(server)
 
 
 def complete(ai: OpenAI, **fields: Any) -> Any:

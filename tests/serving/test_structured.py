@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -39,17 +38,6 @@ class Answer(BaseModel):
 def decoder() -> SpeculativeDecoder:
     pair = with_template(load_pair("tiny"), "{% for m in messages %}{{ m.content }}{% endfor %}")
     return SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8))
-
-
-@pytest.fixture(scope="module")
-def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
-    with serving(decoder, max_rows=4, max_waiting=16) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ai(server: Server) -> OpenAI:
-    return client(server)
 
 
 def chat(ai: OpenAI, **fields: Any) -> Any:
@@ -223,6 +211,16 @@ def test_a_rule_that_counts_tokens_is_refused(ai: OpenAI) -> None:
     grammar = '%llguidance {}\nstart: a "b"\na[max_tokens=2]: /.*/'
     with pytest.raises(openai.BadRequestError, match="cannot take tokens back"):
         complete(ai, extra_body={"guided_grammar": grammar})
+
+
+def test_special_tokens_of_a_grammar_are_part_of_the_text(decoder: SpeculativeDecoder) -> None:
+    """Also where a stop string may have begun before one."""
+    pair = with_template(decoder.pair, "")
+    pair.tokenizer.add_special_tokens({"additional_special_tokens": ["return"]})
+    grammar = f'start: "ab" <[{pair.tokenizer.convert_tokens_to_ids("return")}]> "c"'
+    with serving(SpeculativeDecoder(pair, Plain())) as server:
+        for stop, text in ((["abx"], "abreturnc"), (["bret"], "a")):
+            assert complete(client(server), extra_body={"guided_grammar": grammar}, stop=stop).text == text
 
 
 def test_a_compilation_has_its_time(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:

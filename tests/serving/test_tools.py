@@ -41,6 +41,11 @@ def decoder_with(template: str) -> SpeculativeDecoder:
     return SpeculativeDecoder(with_template(load_pair("tiny"), template), Eagle2(K=3, levels=3, N=8))
 
 
+@pytest.fixture(scope="module")
+def decoder() -> SpeculativeDecoder:
+    return decoder_with(PLAIN)
+
+
 def chat(ai: OpenAI, **fields: Any) -> Any:
     settings = {"model": "tiny", "messages": ASKED, "tools": TOOLS, "max_tokens": 120, "temperature": 0.0}
     return ai.chat.completions.create(**settings | fields)
@@ -54,45 +59,61 @@ def named(name: str) -> dict[str, Any]:
 def test_a_call_is_an_answer(template: str) -> None:
     with serving(decoder_with(template)) as server:
         ai = client(server)
-        answer = chat(ai, tool_choice=named("weather"), parallel_tool_calls=False).choices[0]
+        answer = chat(ai, tool_choice=named("weather")).choices[0]
         [call] = answer.message.tool_calls
-        assert (answer.finish_reason, answer.message.content) == ("tool_calls", None)
+        assert (answer.finish_reason, answer.message.content) == ("stop", None), "as OpenAI ends a tool that was named"
         assert (call.type, call.function.name, len(call.id)) == ("function", "weather", 9)
         assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
         required = chat(ai, tool_choice="required", parallel_tool_calls=False).choices[0]
+        assert required.finish_reason == "tool_calls"
         assert {call.function.name for call in required.message.tool_calls} <= {"weather", "now"}
         free = chat(ai, tool_choice="none").choices[0]
         assert free.message.tool_calls is None
         assert chat(ai, tools=[]).choices[0].message.content == free.message.content
-        cut = chat(ai, tool_choice=named("weather"), max_tokens=12).choices[0]
-        assert cut.finish_reason == "length"
 
 
-def test_a_stream_brings_the_name_first_and_arguments_in_pieces() -> None:
-    with serving(decoder_with(PLAIN)) as server:
-        ai = client(server)
-        fields: dict[str, Any] = {"tool_choice": "required", "seed": 4, "temperature": 1.0}
-        whole = chat(ai, **fields).choices[0]
-        calls: list[dict[str, str]] = []
-        reasons = []
-        for chunk in chat(ai, **fields, stream=True):
-            [choice] = chunk.choices
-            reasons.append(choice.finish_reason)
-            for part in choice.delta.tool_calls or ():
-                if part.function.name is not None:
-                    assert part.index == len(calls)
-                    assert part.id
-                    calls.append({"name": part.function.name, "arguments": ""})
-                calls[part.index]["arguments"] += part.function.arguments
-            assert not choice.delta.content
-        assert calls == [call.function.model_dump() for call in whole.message.tool_calls]
-        assert reasons == [None] * (len(reasons) - 1) + [whole.finish_reason]
-        single = fields | {"parallel_tool_calls": False}
-        with ai.chat.completions.stream(
-            model="tiny", messages=ASKED, tools=TOOLS, max_tokens=120, extra_body=single
-        ) as stream:
-            last = stream.get_final_completion().choices[0]
-        assert (last.finish_reason, len(last.message.tool_calls)) == ("tool_calls", 1)
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_limit_of_tokens_may_end_a_text_inside_of_a_call(ai: OpenAI, stream: bool) -> None:
+    fields: dict[str, Any] = {"tool_choice": named("weather"), "seed": 4, "stream": stream}
+    whole = chat(ai, **fields | {"stream": False})
+    [call] = whole.choices[0].message.tool_calls
+    texts, reasons = [], []
+    for most in range(1, whole.usage.completion_tokens):
+        answer = chat(ai, **fields, max_tokens=most)
+        choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+        parts = [choice.delta if stream else choice.message for choice in choices]
+        calls = [call for part in parts for call in part.tool_calls or ()]
+        texts.append("".join(call.function.arguments for call in calls))
+        reasons.append(choices[-1].finish_reason)
+    assert reasons == ["length"] * len(reasons)
+    assert texts[-1] == call.function.arguments
+    assert all(call.function.arguments.startswith(text) for text in texts)
+    assert '{"city": "' in texts
+
+
+def test_a_stream_brings_the_name_first_and_arguments_in_pieces(ai: OpenAI) -> None:
+    fields: dict[str, Any] = {"tool_choice": "required", "seed": 4, "temperature": 1.0}
+    whole = chat(ai, **fields).choices[0]
+    calls: list[dict[str, str]] = []
+    reasons = []
+    for chunk in chat(ai, **fields, stream=True):
+        [choice] = chunk.choices
+        reasons.append(choice.finish_reason)
+        for part in choice.delta.tool_calls or ():
+            if part.function.name is not None:
+                assert part.index == len(calls)
+                assert part.id
+                calls.append({"name": part.function.name, "arguments": ""})
+            calls[part.index]["arguments"] += part.function.arguments
+        assert not choice.delta.content
+    assert calls == [call.function.model_dump() for call in whole.message.tool_calls]
+    assert reasons == [None] * (len(reasons) - 1) + [whole.finish_reason]
+    single = fields | {"parallel_tool_calls": False}
+    with ai.chat.completions.stream(
+        model="tiny", messages=ASKED, tools=TOOLS, max_tokens=120, extra_body=single
+    ) as stream:
+        last = stream.get_final_completion().choices[0]
+    assert (last.finish_reason, len(last.message.tool_calls)) == ("tool_calls", 1)
 
 
 @pytest.mark.parametrize("template", [PLAIN, HERMES], ids=["ours", "the template's"])
@@ -149,9 +170,9 @@ def test_calls_and_results_are_read(template: str, monkeypatch: pytest.MonkeyPat
         ),
     ],
 )
-def test_what_cannot_be_is_named(fields: dict[str, Any], param: str, said: str, ours: OpenAI) -> None:
+def test_what_cannot_be_is_named(fields: dict[str, Any], param: str, said: str, ai: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as error:
-        chat(ours, **fields)
+        chat(ai, **fields)
     assert error.value.param == param
     assert said in error.value.body["message"]
 
@@ -159,19 +180,13 @@ def test_what_cannot_be_is_named(fields: dict[str, Any], param: str, said: str, 
 @pytest.mark.parametrize(
     "schema", [{"not": {}}, {"type": "array"}, {"properties": {"a": {"$ref": "https://evil.example"}}}]
 )
-def test_parameters_that_cannot_be_followed_are_named(schema: dict[str, Any], ours: OpenAI) -> None:
+def test_parameters_that_cannot_be_followed_are_named(schema: dict[str, Any], ai: OpenAI) -> None:
     tools = [{"type": "function", "function": {"name": "a", "parameters": schema}}]
     with pytest.raises(openai.BadRequestError, match="tools: ") as error:
-        chat(ours, tools=tools)
+        chat(ai, tools=tools)
     assert error.value.param == "tools"
 
 
-@pytest.fixture(scope="module")
-def ours() -> Any:
-    with serving(decoder_with(PLAIN)) as server:
-        yield client(server)
-
-
-def test_completions_have_no_tools(ours: OpenAI) -> None:
+def test_completions_have_no_tools(ai: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="c2t serve does not support tools: leave it out"):
-        ours.completions.create(model="tiny", prompt="a", extra_body={"tools": TOOLS})
+        ai.completions.create(model="tiny", prompt="a", extra_body={"tools": TOOLS})

@@ -30,18 +30,24 @@ def test_messages_are_the_templates_turns(chatting: Pair) -> None:
 @pytest.mark.parametrize(
     ("prompts", "how", "message"),
     [
-        ([{"role": "robot", "content": "a"}], {}, "a message's role = 'robot' must be one of system, user, assistant"),
+        (
+            [{"role": "robot", "content": "a"}],
+            {},
+            "a message's role = 'robot' must be one of system, developer, user, assistant",
+        ),
         ([{"content": "a"}], {}, "a message's role = None must be one of system"),
         ([{"role": ["user"], "content": "a"}], {}, r"a message's role = \['user'\] must be one of system"),
         ([{"role": "user"}], {}, "the content of a message by user = None must be a text"),
         ([{"role": "user", "content": ["a"]}], {}, r"the content of a message by user = \['a'\] must be a text"),
         ([{"role": "user", "content": ""}], {}, "an empty prompt"),
+        ([{"role": "developer", "content": "a"}, USER], {}, "system, user: the template takes user, assistant"),
+        ([{"role": "developer", "content": "a"}, USER], {"system": "b"}, "have a system turn already"),
         ("a", {"system": "be brief"}, "system, user: the template takes user, assistant.*has its own system text"),
         ([1], {"system": "be brief"}, "token ids are used unchanged"),
         ("a", {"system": "be brief", "chat": False}, "system needs a chat template, and chat=False leaves it out"),
         ([USER], {"chat": False}, "messages need a chat template, and chat=False leaves it out"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_what_is_no_conversation_is_refused(chatting: Pair, prompts: Any, how: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):

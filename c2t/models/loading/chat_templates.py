@@ -7,6 +7,7 @@ from c2t.errors import InputError, refusing
 from c2t.models.loading.template_process import rendered
 
 LONGEST = 2**20  # most characters of a turn
+OLDER = {"developer": "system"}  # what templates know of OpenAI's newer names of roles
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
