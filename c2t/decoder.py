@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,12 +11,11 @@ from typing import Any, NamedTuple
 import torch
 
 from c2t.batching import BatchDecoder, Request
-from c2t.costs.policy_text import policy_for
+from c2t.costs.policy_text import policy_for, with_budget
 from c2t.costs.statistics import Statistics, Trace, total
-from c2t.costs.store import costs_of
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
-from c2t.decoding import Step, cut
+from c2t.decoding import Step
 from c2t.errors import InputError, check_kind, check_whole
 from c2t.grammars.constraint import Constraint
 from c2t.grammars.row_constraint import RowConstraint
@@ -27,7 +25,6 @@ from c2t.models.target.target import Target
 from c2t.models.target.tensor_parallel import from_first_process
 from c2t.output import tree_repr
 from c2t.output.stoppable import StoppableText, checked_stops
-from c2t.policies.budget import Budget
 from c2t.policies.default import default_policy, policy_of_folder
 from c2t.policies.spec import label_of
 from c2t.protocols import Policy
@@ -37,6 +34,7 @@ from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens
 from c2t.verification.prompts import Prompt, Prompts, encode, encode_one
 from c2t.verification.target_verifier import generate
+from c2t.verification.texts import BatchTexts
 
 SHOWN = 60  # characters of the first text that an Output prints
 
@@ -233,10 +231,9 @@ class SpeculativeDecoder:
             logit_bias=logit_bias,
         )
         check_logprobs("logprobs", logprobs)
-        trace, stopped, scores = Trace(len(ids)), set(), [[] for _ in ids]
-        rows = constraints or [None] * len(ids)
-        texts = [StoppableText(self.pair.tokenizer, stop, self._hidden(row)) for row in rows]
-        shown = [""] * len(ids)
+        trace, scores = Trace(len(ids)), [[] for _ in ids]
+        constrained = [row is not None for row in constraints or [None] * len(ids)]
+        texts = BatchTexts(self.pair.tokenizer, stop, constrained, max_new_tokens, self.eos)
         for step in generate(
             *self._parts(len(ids)),
             ids,
@@ -247,25 +244,18 @@ class SpeculativeDecoder:
             rule=rule,
             constraints=constraints,
             logprobs=logprobs,
-            stopped=stopped,
+            stopped=texts.stopped,
         ):
             trace.add(step)
-            for row, values in zip(step.rows.tolist(), step.extra.get("logprobs", ()), strict=False):
-                scores[row] += values
-            for number in step.rows.tolist() if stop else ():
-                text = texts[number]
-                shown[number] += text.add(cut(trace.tokens[number], max_new_tokens, self.eos)[text.tokens :])
-                if text.stopped:
-                    stopped.add(number)
+            texts.add(step)
+            if logprobs is not None:
+                for number, values in zip(step.rows.tolist(), step.extra["logprobs"], strict=True):
+                    scores[number] += values
             watch(step._replace(extra={**step.extra, "tokenizer": self.pair.tokenizer}))
-        if stop:
-            tokens = trace.finish([text.tokens for text in texts])
-            shown = [begin + text.end() for begin, text in zip(shown, texts, strict=True)]
-        else:
-            tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
-            shown = [self._text(new, row) for new, row in zip(tokens, rows, strict=True)]
+        tokens = trace.finish(texts.ends(trace.tokens))
         scores = [values[: len(new)] for values, new in zip(scores, tokens, strict=True)]
-        return Output(tokens, shown, trace.statistics, sampling.seed, None if logprobs is None else scores)
+        found = None if logprobs is None else scores
+        return Output(tokens, texts.finish(tokens), trace.statistics, sampling.seed, found)
 
     def stream(
         self,
@@ -341,23 +331,12 @@ class SpeculativeDecoder:
             raise InputError(f"constraint: {len(constraints)} for {count} prompts: give one for each, or one for all")
         if self.graph_tokens:
             raise InputError("CUDA graphs take no constraints: decode without graphs (graph_tokens = 0)")
-        for given in constraints:
-            if given is not None:
-                check_constraint(self.policy, given)
-        of = self.pair.vocabulary
-        return [None if given is None else RowConstraint.of(given, of) for given in constraints]
+        return [None if given is None else self._row_constraint(given) for given in constraints]
 
-    def _hidden(self, constraint: RowConstraint | None) -> frozenset[int] | None:
-        """Return the tokens that a text does not show: of a constrained one those that end it, else the special ones
-        (None)."""
-        return None if constraint is None else self.eos
-
-    def _text(self, tokens: list[int], constraint: RowConstraint | None) -> str:
-        """Return a text; a constrained one with its special tokens, such as those around a call of a tool."""
-        if constraint is None:
-            return self.pair.tokenizer.decode(tokens, skip_special_tokens=True)
-        written = tokens[:-1] if tokens[-1:] and tokens[-1] in self.eos else tokens
-        return self.pair.tokenizer.decode(written, clean_up_tokenization_spaces=False)
+    def _row_constraint(self, constraint: Constraint) -> RowConstraint:
+        """Return a constraint at the beginning of a text."""
+        check_constraint(self.policy, constraint)
+        return RowConstraint.of(constraint, self.pair.vocabulary)
 
     def _parts(self, rows: int) -> "Parts":
         """Return target, draft and policy for `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
@@ -418,12 +397,3 @@ def _stream(
             if text.stopped or finish is not None:
                 del texts[request], numbers[request]
             yield number, tokens
-
-
-def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
-    """Return the policy with a budget: a number of nodes, or costs ("auto" or a file)."""
-    check_kind("budget", budget, Integral | str | Path, "a number of tokens, auto, or a file of costs")
-    if isinstance(budget, Integral):
-        return Budget(policy, budget)
-    Budget(policy, nodes=1)  # raises InputError for a policy without budgets before measuring costs
-    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget))
