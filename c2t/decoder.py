@@ -34,7 +34,7 @@ from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens
 from c2t.verification.prompts import Prompt, Prompts, encode, encode_one
 from c2t.verification.target_verifier import generate
-from c2t.verification.texts import BatchTexts
+from c2t.verification.texts import BatchTexts, new_text
 
 SHOWN = 60  # characters of the first text that an Output prints
 
@@ -275,6 +275,7 @@ class SpeculativeDecoder:
         logit_bias: Mapping[int, float] = MappingProxyType({}),
         seed: int | None = None,
         rule: str | None = None,
+        constraint: Constraint | None = None,
         max_rows: int = 16,
         max_tokens: int = 16384,
     ) -> Iterator[tuple[int, list[int]]]:
@@ -282,7 +283,8 @@ class SpeculativeDecoder:
 
         prompts: as in `generate`, or an iterator. At most `max_rows` prompts are decoded together; the next prompt is
         taken when a row is free. A prompt's number is its position, and the number of its random stream. The tokens end
-        with the one that completes a `stop` string. max_tokens: see `BatchDecoder`, with settings per prompt.
+        with the one that completes a `stop` string. constraint: what every text must follow. max_tokens: see
+        `BatchDecoder`, with settings per prompt.
 
         Raises InputError as `generate` does, for a prompt that is too long only when it is taken. Also raises it with
         CUDA graphs, whose batches are fixed.
@@ -303,6 +305,8 @@ class SpeculativeDecoder:
             logit_bias=logit_bias,
         )
         sampling.check_vocabulary(self.pair.target.config.vocab_size)
+        if constraint is not None:
+            self._row_constraint(constraint)  # raises InputError now, not with the first prompt
         batch = BatchDecoder(
             self.pair, self.policy, max_rows=max_rows, max_tokens=max_tokens, max_waiting=max_rows, rule=rule
         )
@@ -310,7 +314,7 @@ class SpeculativeDecoder:
             ids = (encode_one(self.pair, prompt, chat, system) for prompt in prompts)
         else:
             ids = iter(self.encode(prompts, chat, system))
-        return _stream(batch, enumerate(ids), max_new_tokens, sampling, stop)
+        return _stream(batch, enumerate(ids), max_new_tokens, sampling, stop, constraint)
 
     def _sampling(self, seed: int | None, **settings: Any) -> Sampling:
         """Return the settings with the seed; for None a new one, the same in all processes of a split target. Greedy
@@ -375,18 +379,22 @@ def _stream(
     max_new_tokens: int,
     sampling: Sampling,
     stop: tuple[str, ...],
+    constraint: Constraint | None,
 ) -> Iterator[tuple[int, list[int]]]:
     """Decode numbered prompts; take the next one only when a row is free."""
     numbers: dict[Request, int] = {}
     texts: dict[Request, StoppableText] = {}
+    pair, constrained = batch.pair, constraint is not None
     while True:
         for number, ids in islice(prompts, batch.max_rows - len(numbers)):
-            request = batch.submit(ids, max_new_tokens, sampling, sequence=number)
-            numbers[request], texts[request] = number, StoppableText(batch.pair.tokenizer, stop)
-        updates = batch.step()
-        if not updates:
+            request = batch.submit(ids, max_new_tokens, sampling, sequence=number, constraint=constraint)
+            numbers[request] = number
+            texts[request] = new_text(pair.tokenizer, stop, pair.target.eos, constrained)
+        if not numbers:
             return
-        for request, tokens, finish in updates:
+        for request, tokens, finish in batch.step():  # nothing after a round that failed: its rows go on alone
+            if finish == "failed":
+                raise request.error
             text, number = texts[request], numbers[request]
             if stop:
                 begin = text.tokens
