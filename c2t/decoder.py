@@ -253,9 +253,8 @@ class SpeculativeDecoder:
                     scores[number] += values
             watch(step._replace(extra={**step.extra, "tokenizer": self.pair.tokenizer}))
         tokens = trace.finish(texts.ends(trace.tokens))
-        scores = [values[: len(new)] for values, new in zip(scores, tokens, strict=True)]
-        found = None if logprobs is None else scores
-        return Output(tokens, texts.finish(tokens), trace.statistics, sampling.seed, found)
+        scored = None if logprobs is None else [row[: len(new)] for row, new in zip(scores, tokens, strict=True)]
+        return Output(tokens, texts.finish(tokens), trace.statistics, sampling.seed, scored)
 
     def stream(
         self,
