@@ -218,7 +218,7 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def step(self) -> list[Update]:
-        """Admit waiting requests and run one round. Return one Update per request, or an empty list if there are none.
+        """Admit waiting requests and run one round. Return one Update for each request that has new tokens or ends.
 
         The step that admits a request also runs its prompt and its first round. If a round fails, each of its requests
         runs one round alone, from its prompt and the tokens so far. A request that fails alone ends as "failed"; the

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,12 +11,11 @@ from typing import Any, NamedTuple
 import torch
 
 from c2t.batching import BatchDecoder, Request
-from c2t.costs.policy_text import policy_for
+from c2t.costs.policy_text import policy_for, with_budget
 from c2t.costs.statistics import Statistics, Trace, total
-from c2t.costs.store import costs_of
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
 from c2t.cuda_graphs.target import SIZES, StaticTarget
-from c2t.decoding import Step, cut
+from c2t.decoding import Step
 from c2t.errors import InputError, check_kind, check_whole
 from c2t.grammars.constraint import Constraint
 from c2t.grammars.row_constraint import RowConstraint
@@ -27,7 +25,6 @@ from c2t.models.target.target import Target
 from c2t.models.target.tensor_parallel import from_first_process
 from c2t.output import tree_repr
 from c2t.output.stoppable import StoppableText, checked_stops
-from c2t.policies.budget import Budget
 from c2t.policies.default import default_policy, policy_of_folder
 from c2t.policies.spec import label_of
 from c2t.protocols import Policy
@@ -37,6 +34,7 @@ from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens
 from c2t.verification.prompts import Prompt, Prompts, encode, encode_one
 from c2t.verification.target_verifier import generate
+from c2t.verification.texts import BatchTexts, new_text
 
 SHOWN = 60  # characters of the first text that an Output prints
 
@@ -233,10 +231,9 @@ class SpeculativeDecoder:
             logit_bias=logit_bias,
         )
         check_logprobs("logprobs", logprobs)
-        trace, stopped, scores = Trace(len(ids)), set(), [[] for _ in ids]
-        rows = constraints or [None] * len(ids)
-        texts = [StoppableText(self.pair.tokenizer, stop, self._hidden(row)) for row in rows]
-        shown = [""] * len(ids)
+        trace, scores = Trace(len(ids)), [[] for _ in ids]
+        constrained = [row is not None for row in constraints or [None] * len(ids)]
+        texts = BatchTexts(self.pair.tokenizer, stop, constrained, max_new_tokens, self.eos)
         for step in generate(
             *self._parts(len(ids)),
             ids,
@@ -247,25 +244,17 @@ class SpeculativeDecoder:
             rule=rule,
             constraints=constraints,
             logprobs=logprobs,
-            stopped=stopped,
+            stopped=texts.stopped,
         ):
             trace.add(step)
-            for row, values in zip(step.rows.tolist(), step.extra.get("logprobs", ()), strict=False):
-                scores[row] += values
-            for number in step.rows.tolist() if stop else ():
-                text = texts[number]
-                shown[number] += text.add(cut(trace.tokens[number], max_new_tokens, self.eos)[text.tokens :])
-                if text.stopped:
-                    stopped.add(number)
+            texts.add(step)
+            if logprobs is not None:
+                for number, values in zip(step.rows.tolist(), step.extra["logprobs"], strict=True):
+                    scores[number] += values
             watch(step._replace(extra={**step.extra, "tokenizer": self.pair.tokenizer}))
-        if stop:
-            tokens = trace.finish([text.tokens for text in texts])
-            shown = [begin + text.end() for begin, text in zip(shown, texts, strict=True)]
-        else:
-            tokens = trace.finish([len(cut(new, max_new_tokens, self.eos)) for new in trace.tokens])
-            shown = [self._text(new, row) for new, row in zip(tokens, rows, strict=True)]
-        scores = [values[: len(new)] for values, new in zip(scores, tokens, strict=True)]
-        return Output(tokens, shown, trace.statistics, sampling.seed, None if logprobs is None else scores)
+        tokens = trace.finish(texts.ends(trace.tokens))
+        scored = None if logprobs is None else [row[: len(new)] for row, new in zip(scores, tokens, strict=True)]
+        return Output(tokens, texts.finish(tokens), trace.statistics, sampling.seed, scored)
 
     def stream(
         self,
@@ -285,6 +274,7 @@ class SpeculativeDecoder:
         logit_bias: Mapping[int, float] = MappingProxyType({}),
         seed: int | None = None,
         rule: str | None = None,
+        constraint: Constraint | None = None,
         max_rows: int = 16,
         max_tokens: int = 16384,
     ) -> Iterator[tuple[int, list[int]]]:
@@ -292,7 +282,8 @@ class SpeculativeDecoder:
 
         prompts: as in `generate`, or an iterator. At most `max_rows` prompts are decoded together; the next prompt is
         taken when a row is free. A prompt's number is its position, and the number of its random stream. The tokens end
-        with the one that completes a `stop` string. max_tokens: see `BatchDecoder`, with settings per prompt.
+        with the one that completes a `stop` string. constraint: what every text must follow. max_tokens: see
+        `BatchDecoder`, with settings per prompt.
 
         Raises InputError as `generate` does, for a prompt that is too long only when it is taken. Also raises it with
         CUDA graphs, whose batches are fixed.
@@ -313,6 +304,8 @@ class SpeculativeDecoder:
             logit_bias=logit_bias,
         )
         sampling.check_vocabulary(self.pair.target.config.vocab_size)
+        if constraint is not None:
+            self._row_constraint(constraint)  # raises InputError now, not with the first prompt
         batch = BatchDecoder(
             self.pair, self.policy, max_rows=max_rows, max_tokens=max_tokens, max_waiting=max_rows, rule=rule
         )
@@ -320,7 +313,7 @@ class SpeculativeDecoder:
             ids = (encode_one(self.pair, prompt, chat, system) for prompt in prompts)
         else:
             ids = iter(self.encode(prompts, chat, system))
-        return _stream(batch, enumerate(ids), max_new_tokens, sampling, stop)
+        return _stream(batch, enumerate(ids), max_new_tokens, sampling, stop, constraint)
 
     def _sampling(self, seed: int | None, **settings: Any) -> Sampling:
         """Return the settings with the seed; for None a new one, the same in all processes of a split target. Greedy
@@ -341,23 +334,12 @@ class SpeculativeDecoder:
             raise InputError(f"constraint: {len(constraints)} for {count} prompts: give one for each, or one for all")
         if self.graph_tokens:
             raise InputError("CUDA graphs take no constraints: decode without graphs (graph_tokens = 0)")
-        for given in constraints:
-            if given is not None:
-                check_constraint(self.policy, given)
-        of = self.pair.vocabulary
-        return [None if given is None else RowConstraint.of(given, of) for given in constraints]
+        return [None if given is None else self._row_constraint(given) for given in constraints]
 
-    def _hidden(self, constraint: RowConstraint | None) -> frozenset[int] | None:
-        """Return the tokens that a text does not show: of a constrained one those that end it, else the special ones
-        (None)."""
-        return None if constraint is None else self.eos
-
-    def _text(self, tokens: list[int], constraint: RowConstraint | None) -> str:
-        """Return a text; a constrained one with its special tokens, such as those around a call of a tool."""
-        if constraint is None:
-            return self.pair.tokenizer.decode(tokens, skip_special_tokens=True)
-        written = tokens[:-1] if tokens[-1:] and tokens[-1] in self.eos else tokens
-        return self.pair.tokenizer.decode(written, clean_up_tokenization_spaces=False)
+    def _row_constraint(self, constraint: Constraint) -> RowConstraint:
+        """Return a constraint at the beginning of a text."""
+        check_constraint(self.policy, constraint)
+        return RowConstraint.of(constraint, self.pair.vocabulary)
 
     def _parts(self, rows: int) -> "Parts":
         """Return target, draft and policy for `rows` prompts; graphs are made for 1, 4, 16, ... of them."""
@@ -396,18 +378,22 @@ def _stream(
     max_new_tokens: int,
     sampling: Sampling,
     stop: tuple[str, ...],
+    constraint: Constraint | None,
 ) -> Iterator[tuple[int, list[int]]]:
     """Decode numbered prompts; take the next one only when a row is free."""
     numbers: dict[Request, int] = {}
     texts: dict[Request, StoppableText] = {}
+    pair, constrained = batch.pair, constraint is not None
     while True:
         for number, ids in islice(prompts, batch.max_rows - len(numbers)):
-            request = batch.submit(ids, max_new_tokens, sampling, sequence=number)
-            numbers[request], texts[request] = number, StoppableText(batch.pair.tokenizer, stop)
-        updates = batch.step()
-        if not updates:
+            request = batch.submit(ids, max_new_tokens, sampling, sequence=number, constraint=constraint)
+            numbers[request] = number
+            texts[request] = new_text(pair.tokenizer, stop, pair.target.eos, constrained)
+        if not numbers:
             return
-        for request, tokens, finish in updates:
+        for request, tokens, finish in batch.step():  # nothing after a round that failed: its rows go on alone
+            if finish == "failed":
+                raise request.error
             text, number = texts[request], numbers[request]
             if stop:
                 begin = text.tokens
@@ -418,12 +404,3 @@ def _stream(
             if text.stopped or finish is not None:
                 del texts[request], numbers[request]
             yield number, tokens
-
-
-def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
-    """Return the policy with a budget: a number of nodes, or costs ("auto" or a file)."""
-    check_kind("budget", budget, Integral | str | Path, "a number of tokens, auto, or a file of costs")
-    if isinstance(budget, Integral):
-        return Budget(policy, budget)
-    Budget(policy, nodes=1)  # raises InputError for a policy without budgets before measuring costs
-    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget))

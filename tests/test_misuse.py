@@ -93,6 +93,7 @@ CALLS = {
             "max_new_tokens": NO_COUNT,
             "temperature": [True, "1", -1, math.nan],
             "logit_bias": [5, {10**9: 1.0}, {1: math.nan}],
+            "constraint": [*NEVER, 5, "a", [None]],
             "seed": [True, 1.5],
             "chat": NO_TRUTH,
             "rule": [0, "", []],

@@ -9,7 +9,7 @@ from rich.console import Console
 from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step, cut
 from c2t.errors import plain
-from c2t.output.stoppable import StoppableText
+from c2t.verification.texts import new_text
 
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # controls but tab and line end: a terminal would obey them
 ACCEPTED = "green"  # colour of tokens that the draft guessed; the target's own have none
@@ -37,14 +37,14 @@ class TextStream:
         self.before = before
         self.tokens: list[int] = []
         self.shown = ""
-        self.text = StoppableText(decoder.pair.tokenizer, stop, decoder.eos if constrained else None)
+        self.text = new_text(decoder.pair.tokenizer, stop, decoder.eos, constrained)
 
     def __call__(self, step: Step) -> None:
         """Print one round's tokens, up to where the text ends."""
         self._out(self.before)
         self.before = ""
         [(_, new)] = step.by_row()
-        tokens = cut(self.tokens + new, self.max_new_tokens, self.eos)[len(self.tokens) :]
+        tokens = cut(new, self.max_new_tokens - len(self.tokens), self.eos)
         for index, token in enumerate(tokens):
             self._show(token, accepted=index < len(new) - 1)  # the last one is the target's
 

@@ -1,10 +1,14 @@
-"""Policies in text for a loaded pair: with its classifier, and with costs that are measured on this machine."""
+"""Policies for a loaded pair: by their text, with its classifier, and with budgets by costs on this machine."""
 
 from functools import partial
+from numbers import Integral
+from pathlib import Path
 
 from c2t.classifier import TreeClassifier
 from c2t.costs.store import costs_of
+from c2t.errors import check_kind
 from c2t.models.loading.load import Pair
+from c2t.policies.budget import Budget
 from c2t.policies.spec import parse
 from c2t.protocols import Policy
 
@@ -19,3 +23,12 @@ def policy_for(pair: Pair, policy: Policy | str) -> Policy:
         return TreeClassifier.from_pretrained(name, device=pair.target.device)
 
     return parse(policy, classifier, costs=partial(costs_of, pair))
+
+
+def with_budget(pair: Pair, policy: Policy, budget: int | str | Path) -> Budget:
+    """Return the policy with a budget: a number of nodes, or costs ("auto" or a file)."""
+    check_kind("budget", budget, Integral | str | Path, "a number of tokens, auto, or a file of costs")
+    if isinstance(budget, Integral):
+        return Budget(policy, budget)
+    Budget(policy, nodes=1)  # raises InputError for a policy without budgets before measuring costs
+    return Budget(policy, costs=costs_of(pair, policy, None if budget == "auto" else budget))

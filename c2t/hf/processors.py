@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,8 +58,8 @@ class TextProcessors:
     have texts of different lengths here; a processor of the caller's own is one of these.
 
     eos: tokens after which nothing is processed, as generate ends there too. constraints: of the rows, for a
-    `ConstraintProcessor` among the processors. Raises InputError for processors of
-    transformers that read anything else, such as further forwards of a model.
+    `ConstraintProcessor` among the processors. Raises InputError for processors of transformers that read anything
+    else, such as further forwards of a model.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class TextProcessors:
         processors: LogitsProcessorList,
         texts: GeneratedTexts,
         eos: frozenset[int],
-        constraints: list[RowConstraint] | None = None,
+        constraints: Sequence[RowConstraint] = (),
     ):
         self.texts, self.eos = texts, eos
         warpers = [processor for processor in processors if isinstance(processor, TemperatureLogitsWarper)]
@@ -77,13 +78,8 @@ class TextProcessors:
                 raise InputError(
                     f"{type(processor).__name__} cannot be applied to trees: leave out the setting that adds it"
                 )
-        prompt = texts.lengths[0]
         self.steps = [
-            processor
-            if _reads_scores(processor)
-            else [AtPath(row, prompt) for row in constraints]
-            if isinstance(processor, ConstraintProcessor)
-            else _by_row(processor, texts)
+            processor if _reads_scores(processor) else _by_row(processor, texts, constraints)
             for processor in processors
         ]
 
@@ -124,9 +120,11 @@ def _reads_scores(processor: Any) -> bool:
     return _is_from_transformers(processor) and type(processor).__name__ in OF_SCORES
 
 
-def _by_row(processor: Any, texts: GeneratedTexts) -> list[Any]:
-    """Return the processor for each row by itself; two of transformers' know the rows of a batch by their numbers."""
+def _by_row(processor: Any, texts: GeneratedTexts, constraints: Sequence[RowConstraint]) -> list[Any]:
+    """Return the processor for each row by itself; three know the rows of a batch by their numbers."""
     rows = range(len(texts.ids))
+    if isinstance(processor, ConstraintProcessor):
+        return [AtPath(row, texts.lengths[0]) for row in constraints]
     if isinstance(processor, RepetitionPenaltyLogitsProcessor):
         ignored = getattr(processor, "prompt_ignore_length", None)
         if isinstance(ignored, Tensor):

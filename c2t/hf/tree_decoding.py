@@ -112,7 +112,7 @@ class TreeDecoding:
                 max_new_tokens=max_length - input_ids.shape[1],
                 sampling=self._sampling(generation_config),
                 eos=eos,
-                processors=TextProcessors(logits_processor, texts, eos, rows),
+                processors=TextProcessors(logits_processor, texts, eos, rows or ()),
                 constraints=rows,
                 texts=texts,
             )

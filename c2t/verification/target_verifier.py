@@ -208,10 +208,10 @@ class TargetVerifier:
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
-        self.rows, self.token = self.rows[rows], self.token[rows]
+        self.rows, self.token, old = self.rows[rows], self.token[rows], rows.tolist()
         for column in ("max_new_tokens", "eos", "emitted", "logprobs"):
             values = getattr(self, column)
-            setattr(self, column, [values[row] for row in rows.tolist()])
+            setattr(self, column, [values[row] for row in old])
         for state in (self.session, self.sampler, self.constraints, self.judge):
             if state is not None:
                 state.select(rows)

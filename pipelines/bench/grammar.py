@@ -13,12 +13,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, product
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
+from c2t.costs.policy_text import policy_for
 from c2t.costs.statistics import total
 from c2t.decoding import decode
 from c2t.grammars.constraints import Constraints
@@ -40,7 +42,6 @@ from pipelines.bench.contenders import Ids, Task, Written, timed
 from pipelines.bench.decoding import Report, Result, equal, fastest, how, ratios, short, speed
 from pipelines.bench.grammar_prompts import ConstrainedPrompt, json_prompts, tool_prompts
 from pipelines.bench.lines import Json, append, computed
-from pipelines.bench.policy import policy_of
 from pipelines.options import Draft, PairName
 
 PLAIN = "plain decoding"
@@ -119,11 +120,7 @@ class ConstrainedBatch(NamedTuple):
 
 def ways(pair: Pair) -> tuple[list[Constrained], list[Constrained]]:
     """Return plain decoding and the trees by the pair's own policy, and the settings of which the fastest competes."""
-
-    def parsed(spec: str) -> Policy:
-        _, policy = policy_of(pair, spec)
-        return policy
-
+    parsed = partial(policy_for, pair)
     policy, ngrams = parsed(default_policy(pair.name)), with_ngrams(pair)
     plain = Constrained(PLAIN, "", pair, parsed("plain"))
     trees = [

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from c2t.classifier import TreeClassifier
+from c2t.costs.policy_text import policy_for
 from c2t.costs.store import costs_of
 from c2t.models.loading.load import Pair, with_ngrams
 from c2t.policies.spec import parse
@@ -22,7 +23,7 @@ def policy_of(pair: Pair, text: str | None, batch: int = 1, temperature: float =
     """Return the pair, with n-grams in its draft if that was found to be faster, and the policy; InputError, with the
     command that finds one, where nothing was tuned. A budget's costs are those of this machine."""
     if text is not None:
-        return pair, parse(text, partial(classifier, pair.name), costs=partial(costs_of, pair))
+        return pair, policy_for(pair, text)
     entry = tuning.lookup(tuning.key(pair, batch, temperature))
     pair = with_ngrams(pair) if entry.ngrams else pair
     return pair, parse(entry.policy, partial(classifier, entry.classifier), costs=partial(costs_of, pair))

@@ -252,12 +252,27 @@ def test_behind_the_end_of_a_text_everything_goes_and_nothing_is_drafted() -> No
     row.advance([9])
 
 
+def test_a_stream_writes_what_a_batch_writes_under_the_constraint() -> None:
+    """One for every prompt; what ends one of the texts is raised."""
+    pair = Pair("toy", toy_target(), toy_drafts()["perturbed"], toy_tokenizer(), "", {})
+    decoder, streamed = SpeculativeDecoder(pair, Eagle2(K=3, levels=3, N=8)), [[] for _ in PROMPTS]
+    for number, tokens in decoder.stream(PROMPTS, NEW, constraint=TableConstraint(), max_rows=2):
+        streamed[number] += tokens
+    assert streamed == decoder.generate(PROMPTS, NEW, constraint=TableConstraint()).sequences
+    assert all(follows(tokens, VOCABULARY) for tokens in streamed)
+    assert streamed != decoder.generate(PROMPTS, NEW).sequences
+    with pytest.raises(InputError, match="allows no further token"):
+        list(decoder.stream(PROMPTS, NEW, constraint=TableConstraint(dead_end=streamed[1][2])))
+
+
 def test_policies_with_forks_are_refused() -> None:
     pair = Pair("toy", toy_target(), toy_drafts()["perturbed"], toy_tokenizer(), "", {})
     with pytest.warns(UserWarning, match="not exact"):
         decoder = SpeculativeDecoder(pair, MCSDPlus(W=4, D=3))
     with pytest.raises(InputError, match="forks"):
         decoder.generate([[1, 2]], constraint=TableConstraint())
+    with pytest.raises(InputError, match="forks"):
+        decoder.stream([[1, 2]], constraint=TableConstraint())
     decoder = SpeculativeDecoder(pair, Plain())
     with pytest.raises(InputError, match="2 for 1 prompts"):
         decoder.generate([[1, 2]], constraint=[None, None])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from c2t.costs import policy_text
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair
 from c2t.models.wrappers.ngrams import NgramDraft
@@ -11,7 +12,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.spec import describe
 from c2t.protocols import Policy
 from c2t.study.autotune_cache import Tuned, key, store
-from pipelines.bench import policy as module
+from pipelines.bench import policy as tuned
 from pipelines.bench.policy import policy_of
 from tests.every_policy import toy_costs
 
@@ -22,7 +23,8 @@ def test_what_was_tuned_for_a_batch_may_be_a_budget(
     monkeypatch.setenv("C2T_CACHE", str(tmp_path))
     asked: list[tuple[Pair, Policy]] = []
     costs = toy_costs(2)
-    monkeypatch.setattr(module, "costs_of", lambda pair, policy: asked.append((pair, policy)) or costs)
+    for module in (policy_text, tuned):
+        monkeypatch.setattr(module, "costs_of", lambda pair, policy: asked.append((pair, policy)) or costs)
     text = "budget:of=chain:length=2"
     store(key(small_pair, 2, 0.0), Tuned(text, "tiny", 1.0, {}))
     for _, found in (policy_of(small_pair, None, batch=2), policy_of(small_pair, text)):
