@@ -24,7 +24,7 @@ LIMITS = {
     "max_grammar_size": 500_000,
 }
 COMPILED = 32  # grammars; each may have 80 MB of lexer states
-# Kinds of text: where a grammar allows one, a mask takes all tokens of that kind at once. Other tokens are tried one by
+# Kinds of text: where a grammar allows one, a mask takes all its tokens together. Other tokens are tried one by
 # one, which took half of the time in masks for strings of bounded length with the library's own list.
 IN_STRING = r'[^"\\\x00-\x1F\x7F]'
 KINDS = [r"[\x20\x0A\x0D\x09]+", "[a-z]+", "[a-zA-Z]+"]
