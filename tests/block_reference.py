@@ -69,6 +69,8 @@ def after_path(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor)
     weights, kind = {name: weight.double() for name, weight in head.state_dict().items()}, head.form.markov_kind
     rank, first = head.form.markov_rank, 0 if head.from_anchor else 1
     state = torch.zeros(rank).double()
+    if head.form.domino:
+        return after_domino(head, slots[first:], path, lm_head), None
     for place, token in enumerate(path):
         hidden = slots[first + place]
         embedded = weights["markov_head.markov_w1.weight"][token]
@@ -87,3 +89,22 @@ def after_path(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor)
         logit = weights["confidence_head.proj.weight"][0] @ seen + weights["confidence_head.proj.bias"][0]
         confidence = float(1 / (1 + (-logit).exp()))
     return logits, confidence
+
+
+def after_domino(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor) -> Tensor:
+    """Logits after a path by Domino's steps; slots: states of those that speak of a token."""
+    weights = {name: weight.double() for name, weight in head.state_dict().items()}
+    size, _, first = head.form.domino
+    state = torch.zeros(size).double()
+    for token in path:
+        read = weights["prefix_gru.weight_ih_l0"] @ head.embed_tokens.weight[token].double()
+        kept = weights["prefix_gru.weight_hh_l0"] @ state
+        reset, update = ((read + kept)[: 2 * size].sigmoid()).split(size)
+        new = (read[2 * size :] + reset * kept[2 * size :]).tanh()
+        state = update * state + (1 - update) * new
+    hidden = slots[len(path) - 1]
+    logits = lm_head @ hidden
+    if len(path) > first:
+        inner = F.silu(weights["embed_proj.0.weight"] @ torch.cat([hidden, state]))
+        logits = logits + weights["embed_proj.2.weight"] @ inner
+    return logits

@@ -23,9 +23,10 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from c2t.caches.padded import KVCache
 from c2t.errors import InputError
 from c2t.models.drafts.block_layers import BlockAttention, BlockLayer, LayerMask
+from c2t.models.drafts.domino import DominoHead, domino_layers
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.head_draft import rows_of
-from c2t.models.drafts.markov import ConfidenceHead, MarkovHead
+from c2t.models.drafts.markov import ConfidenceHead, MarkovHead, SequentialHead
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class BlockForm:
     size: slots of a block, that of the root included. mask_token: the token whose embedding stands in the others.
     layer_ids: layers of the target whose outputs are read, -1 for the embedding's. from_anchor: each slot speaks of the
     token after it. markov_rank: 0 for no Markov head. markov_kind: one of `c2t.models.drafts.markov.KINDS`. confidence:
-    there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. draft_vocab:
+    there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. domino: sizes
+    of a Domino head's state and output and its first depth, None for no such head. draft_vocab:
     size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
     target_layers: of the target that it was trained for, None if that is not known. layer_masks: of each layer; empty:
     all layers see all.
@@ -49,6 +51,7 @@ class BlockForm:
     markov_kind: str = "vanilla"
     confidence: bool = False
     confidence_reads_token: bool = False
+    domino: tuple[int, int, int] | None = None
     draft_vocab: int | None = None
     own_lm_head: bool = False
     target_layers: int | None = None
@@ -76,6 +79,9 @@ class BlockHead(Head):
         self.markov_head = self.confidence_head = None
         if form.markov_rank:
             self.markov_head = MarkovHead(config.vocab_size, vocabulary, form.markov_rank, hidden, form.markov_kind)
+        if form.domino:
+            for name, layer in domino_layers(hidden, *form.domino[:2], vocabulary).items():
+                self.add_module(name, layer)
         if form.confidence:
             self.confidence_head = ConfidenceHead(hidden, form.markov_rank * form.confidence_reads_token)
 
@@ -86,6 +92,11 @@ class BlockHead(Head):
     @property
     def confidence(self) -> ConfidenceHead | None:
         return self.confidence_head
+
+    @property
+    def sequential(self) -> SequentialHead | None:
+        """The head that makes distributions depend on the path; None if there is none."""
+        return DominoHead(self, self.form.domino[2]) if self.form.domino else self.markov_head
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
         """See `Head.taps`; InputError for a target of another depth, for layers that it does not have, and for its last
@@ -112,6 +123,8 @@ class BlockHead(Head):
                 self.lm_head = rows_of(self.lm_head, tokens)
             if self.markov_head is not None:
                 self.markov_head.markov_w2 = rows_of(self.markov_head.markov_w2, tokens)
+            if self.form.domino:
+                self.embed_proj[2] = rows_of(self.embed_proj[2], tokens)
 
     def share(self, lm_head: nn.Module) -> None:
         """Read the target's LM head in place of a copy of it."""

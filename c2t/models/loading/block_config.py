@@ -17,8 +17,10 @@ from c2t.models.loading.block_fields import INNER, fields_of
 from c2t.models.loading.eagle3_config import KIND
 
 DFLASH, DSPARK = "DFlashDraftModel", "Qwen3DSparkModel"  # under `architectures`
-FLAT = ([DFLASH], [DSPARK], ["DSparkDraftModel"])
+KIND_OF = {DFLASH: None, DSPARK: "dspark", "DSparkDraftModel": "dspark", "DominoDraftModel": "domino"}
 NESTED = ("dflash", "dspark")  # under KIND
+DOMINO = ("gru_hidden_dim", "emb_dim", "pure_draft_prefix_len")
+HEADS = {"dflash": (), "dspark": ("markov_rank",), "domino": DOMINO}  # fields that each kind needs
 FORM = "block_form"  # where `flattened` puts what it has read
 SLIDING, FULL = "sliding_attention", "full_attention"
 ANCHOR = "+anchor="  # after the name of a block drafter, whose config does not say it: yes or no
@@ -26,7 +28,7 @@ ANCHOR = "+anchor="  # after the name of a block drafter, whose config does not 
 
 def is_block(raw: dict[str, Any]) -> bool:
     """Return True for the config of a block drafter."""
-    return raw[KIND] in NESTED if KIND in raw else raw.get("architectures") in FLAT
+    return raw[KIND] in NESTED if KIND in raw else raw.get("architectures") in [[name] for name in KIND_OF]
 
 
 def flattened(raw: dict[str, Any], path: Path, anchor: bool | None = None) -> dict[str, Any]:
@@ -60,7 +62,10 @@ def flattened(raw: dict[str, Any], path: Path, anchor: bool | None = None) -> di
         "target_layers": given.get("num_target_layers"),
         "layer_masks": masks if masks != [(None, False)] * len(masks) else [],
     }
-    return layers | {FORM: form | _sequential(raw, given, path)}
+    form |= _sequential(raw, given, path)
+    if form["markov_kind"] == "rnn" and not from_anchor:
+        raise InputError(f"{path}: markov_head_type = rnn is not supported where slots speak of their own position")
+    return layers | {FORM: form}
 
 
 def _from_anchor(raw: dict[str, Any], given: dict[str, Any], path: Path, named: bool | None) -> bool:
@@ -72,7 +77,7 @@ def _from_anchor(raw: dict[str, Any], given: dict[str, Any], path: Path, named: 
         stated[ANCHOR.strip("+=")] = named
     if stated:
         return bool(_agreed(stated, path))
-    if given.get("projector_type", raw.get(KIND, "dflash")) == "dflash" and raw.get("architectures") != FLAT[2]:
+    if _kind(raw, given, path) == "dflash":
         return False
     raise InputError(
         f"{path}: sample_from_anchor is missing, and programs disagree on what that means: write {ANCHOR}yes after the "
@@ -80,8 +85,18 @@ def _from_anchor(raw: dict[str, Any], given: dict[str, Any], path: Path, named: 
     )
 
 
-def _agreed(stated: dict[str, int], path: Path) -> int:
-    """Return the value, a number or a truth, that all of these fields have; InputError if they differ."""
+def _kind(raw: dict[str, Any], given: dict[str, Any], path: Path) -> str:
+    """Return what kind of sequential head there is: dflash for none."""
+    by_class = raw[KIND] if KIND in raw else KIND_OF[raw["architectures"][0]]
+    stated = {"projector_type": given.get("projector_type"), KIND if KIND in raw else "architectures": by_class}
+    kind = _agreed({name: value for name, value in stated.items() if value}, path) if any(stated.values()) else "dflash"
+    if kind not in (*NESTED, "domino"):
+        raise InputError(f"{path}: projector_type = {kind} is not supported; dflash, dspark and domino are")
+    return kind
+
+
+def _agreed(stated: dict[str, Any], path: Path) -> Any:
+    """Return the value that all of these fields have; InputError if they differ."""
     if len({*stated.values()}) > 1:
         said = " and ".join(f"{name} = {value}" for name, value in stated.items())
         raise InputError(f"{path}: {said} contradict each other")
@@ -131,12 +146,13 @@ def _causal(given: dict[str, Any], sliding: list[bool], path: Path, nested: bool
 
 def _sequential(raw: dict[str, Any], given: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the fields of a form that say which sequential heads there are."""
-    kind = given.get("projector_type", raw.get(KIND))
-    if kind not in (None, *NESTED):
-        raise InputError(f"{path}: projector_type = {kind} is not supported; {', '.join(NESTED)} are")
+    kind = _kind(raw, given, path)
+    missing = [name for name in HEADS[kind] if name not in given]
+    if missing:
+        raise InputError(f"{path}: {missing[0]} is missing")
     rank, markov = given.get("markov_rank", 0), given.get("markov_head_type", "vanilla")
-    if kind == "dspark" and "markov_rank" not in given:
-        raise InputError(f"{path}: markov_rank is missing")
+    if kind == "domino" and rank:
+        raise InputError(f"{path}: markov_rank = {rank} in a Domino head is not supported")
     if rank and markov not in KINDS:
         raise InputError(f"{path}: markov_head_type = {markov} is not supported; {', '.join(KINDS)} are")
     simple = given.get("use_confidence_head")  # of ModelOpt, where such a head always reads the token before
@@ -145,6 +161,7 @@ def _sequential(raw: dict[str, Any], given: dict[str, Any], path: Path) -> dict[
     if reads_token and not rank:
         raise InputError(f"{path}: confidence_head_with_markov is true, but markov_rank is 0: there is no Markov head")
     return {
+        "domino": [given[name] for name in DOMINO] if kind == "domino" else None,
         "markov_rank": rank,
         "markov_kind": markov,
         "confidence": confidence,
@@ -156,7 +173,8 @@ def form_of(flat: dict[str, Any]) -> BlockForm:
     """Return the form that a flattened config says."""
     fields = flat[FORM]
     layer_masks = tuple(LayerMask(*entry) for entry in fields["layer_masks"])
-    return BlockForm(**fields | {"layer_ids": tuple(fields["layer_ids"]), "layer_masks": layer_masks})
+    read = {"layer_ids": tuple(fields["layer_ids"]), "domino": fields["domino"] and tuple(fields["domino"])}
+    return BlockForm(**fields | read | {"layer_masks": layer_masks})
 
 
 def raw_of(head: BlockHead) -> dict[str, Any]:
@@ -175,7 +193,10 @@ def raw_of(head: BlockHead) -> dict[str, Any]:
         raw |= {"layer_types": types, "sliding_window": max(filter(None, windows)), "use_sliding_window": True}
     if causal != tuple(map(bool, windows)):
         raw["is_causal"] = causal[0]
-    if not form.from_anchor and not form.markov_rank:
+    if form.domino:
+        read |= {"projector_type": "domino", "shift_label": form.from_anchor}
+        read |= dict(zip(DOMINO, form.domino, strict=True))
+    if form.domino or (not form.from_anchor and not form.markov_rank):
         return raw | {"architectures": [DFLASH], INNER: read}
     sequential = {
         "markov_rank": form.markov_rank,

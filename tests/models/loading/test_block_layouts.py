@@ -38,6 +38,12 @@ def modelopt(**inner: Any) -> Config:
     return dflash({"projector_type": "dspark", "use_confidence_head": True, "shift_label": True} | MARKOV | inner)
 
 
+def domino(**inner: Any) -> Config:
+    """SpecForge's flat config of a Domino head."""
+    sizes = {"gru_hidden_dim": 6, "emb_dim": 5, "pure_draft_prefix_len": 1, "shift_label": True}
+    return dflash(sizes | inner, architectures=["DominoDraftModel"])
+
+
 def speculators(kind: str, layers: Config | None = None, **outer: Any) -> Config:
     """RedHatAI's nested config; ids name inputs of layers."""
     config = {"speculators_model_type": kind, "speculators_version": "0.7", "block_size": SIZE, "mask_token_id": 7}
@@ -133,7 +139,7 @@ def test_sizes_that_speculators_leaves_out_are_transformers_defaults(tmp_path: P
     "rename",
     [
         {"markov_head.": "", "confidence_head.proj": "confidence_proj"},  # ModelOpt's
-        {"markov_head.": "logit_head."},  # SpecForge's
+        {"markov_head.": "logit_head.markov_head."},  # an older SpecForge's
         {"layers.": "model.layers."},
     ],
 )
@@ -141,6 +147,16 @@ def test_tensors_are_found_under_other_names(rename: dict[str, str], tmp_path: P
     head = load_head(write(tmp_path, modelopt(), rename=rename), TARGET.embed_tokens)
     for name, weight in draft_of().head.state_dict().items():
         assert head.state_dict()[name].float().equal(weight.float()), name
+
+
+def test_dominos_files_are_read(tmp_path: Path) -> None:
+    known = BlockForm(SIZE, 7, (1, 3, 4), from_anchor=True, domino=(6, 5, 1))
+    rename = {"prefix_gru": "logit_head.prefix_gru", "embed_proj": "logit_head.embed_proj"}
+    assert form(write(tmp_path / "published", domino(), known, rename)) == known
+    assert form(write(tmp_path / "in place", domino(shift_label=False), known)).from_anchor is False
+    save_head(load_head(tmp_path / "published", TARGET.embed_tokens), tmp_path / "ours")
+    assert form(tmp_path / "ours") == known
+    assert {"prefix_gru.weight_ih_l0", "embed_proj.2.weight"} <= load_file(tmp_path / "ours/model.safetensors").keys()
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dspark"])
@@ -183,7 +199,12 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (dflash(architectures=["DSparkDraftModel"], **MARKOV), "sample_from_anchor is missing"),
         (modelopt(shift_label=None), "sample_from_anchor is missing"),
         (modelopt(sample_from_anchor=False), "sample_from_anchor = False and shift_label = True contradict"),
-        (modelopt(projector_type="domino"), "projector_type = domino is not supported"),
+        (modelopt(projector_type="domino"), "gru_hidden_dim is missing"),
+        (domino(shift_label=None), "sample_from_anchor is missing"),
+        (domino(markov_rank=4), "markov_rank = 4 in a Domino head"),
+        (domino(projector_type="dspark"), "projector_type = dspark and architectures = domino contradict"),
+        (modelopt(projector_type="xpress"), "projector_type = xpress is not supported"),
+        (modelopt(markov_head_type="rnn", shift_label=False), "rnn is not supported where slots speak of their own"),
         (modelopt(markov_rank=None), "markov_rank is missing"),
         (dflash(num_hidden_layers=10**12), "num_hidden_layers"),
         (dflash(vocab_size="48"), "vocab_size"),
