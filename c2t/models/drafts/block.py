@@ -4,15 +4,16 @@
     a_i = x_i + attention(norm(x_i); keys and values of c and of norm(x_i));  x_{i+1} = a_i + mlp(norm(a_i))
 
 Keys and values of the committed text are made of the target's states c alone, at the positions of its tokens; the block
-follows them and sees all of itself, in both directions. base = lm_head(norm(x)). In place (DFlash), slot k speaks of
-the token at its own position, and the root's slot of none. From the anchor (DeepSpec), slot k speaks of the token
-after, and each of them does. Without a Markov head a depth's distribution is base, the same on every path; with one it
-depends on the token before too (`c2t.models.drafts.markov`).
+follows them and sees all of itself, in both directions, unless `BlockForm.layer_masks` says otherwise. base =
+lm_head(norm(x)). In place (DFlash), slot k speaks of the token at its own position, and the root's slot of none. From
+the anchor (DeepSpec), slot k speaks of the token after, and each of them does. Without a Markov head a depth's
+distribution is base, the same on every path; with one it depends on the token before too (`c2t.models.drafts.markov`).
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,10 +22,11 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from c2t.caches.padded import KVCache
 from c2t.errors import InputError
-from c2t.models.drafts.block_layers import BlockAttention, BlockLayer
+from c2t.models.drafts.block_layers import BlockAttention, BlockLayer, LayerMask
+from c2t.models.drafts.domino import DominoHead, domino_layers
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.head_draft import rows_of
-from c2t.models.drafts.markov import ConfidenceHead, MarkovHead
+from c2t.models.drafts.markov import ConfidenceHead, MarkovHead, SequentialHead
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,11 @@ class BlockForm:
     size: slots of a block, that of the root included. mask_token: the token whose embedding stands in the others.
     layer_ids: layers of the target whose outputs are read, -1 for the embedding's. from_anchor: each slot speaks of the
     token after it. markov_rank: 0 for no Markov head. markov_kind: one of `c2t.models.drafts.markov.KINDS`. confidence:
-    there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. draft_vocab:
+    there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. domino: sizes
+    of a Domino head's state and output and its first depth, None for no such head. draft_vocab:
     size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
-    target_layers: of the target that it was trained for, None if that is not known.
+    target_layers: of the target that it was trained for, None if that is not known. layer_masks: of each layer; empty:
+    all layers see all.
     """
 
     size: int
@@ -47,9 +51,11 @@ class BlockForm:
     markov_kind: str = "vanilla"
     confidence: bool = False
     confidence_reads_token: bool = False
+    domino: tuple[int, int, int] | None = None
     draft_vocab: int | None = None
     own_lm_head: bool = False
     target_layers: int | None = None
+    layer_masks: tuple[LayerMask, ...] = ()
 
 
 class BlockHead(Head):
@@ -73,6 +79,9 @@ class BlockHead(Head):
         self.markov_head = self.confidence_head = None
         if form.markov_rank:
             self.markov_head = MarkovHead(config.vocab_size, vocabulary, form.markov_rank, hidden, form.markov_kind)
+        if form.domino:
+            for name, layer in domino_layers(hidden, *form.domino[:2], vocabulary).items():
+                self.add_module(name, layer)
         if form.confidence:
             self.confidence_head = ConfidenceHead(hidden, form.markov_rank * form.confidence_reads_token)
 
@@ -83,6 +92,11 @@ class BlockHead(Head):
     @property
     def confidence(self) -> ConfidenceHead | None:
         return self.confidence_head
+
+    @property
+    def sequential(self) -> SequentialHead | None:
+        """The head that makes distributions depend on the path; None if there is none."""
+        return DominoHead(self, self.form.domino[2]) if self.form.domino else self.markov_head
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
         """See `Head.taps`; InputError for a target of another depth, for layers that it does not have, and for its last
@@ -96,8 +110,8 @@ class BlockHead(Head):
         rising = all(low < high for low, high in pairwise(ids))
         if not rising or ids[-1] > target_layers - 2:
             raise InputError(
-                f"target_layer_ids = {list(ids)} must rise, up to {target_layers - 2} for a target of "
-                f"{target_layers} layers (the last one's output is not read)"
+                f"the head reads the outputs of layers {list(ids)}, which must rise, up to {target_layers - 2} for a "
+                f"target of {target_layers} layers (the last one's output is not read)"
             )
         return tuple(layer + 1 for layer in ids)
 
@@ -109,6 +123,8 @@ class BlockHead(Head):
                 self.lm_head = rows_of(self.lm_head, tokens)
             if self.markov_head is not None:
                 self.markov_head.markov_w2 = rows_of(self.markov_head.markov_w2, tokens)
+            if self.form.domino:
+                self.embed_proj[2] = rows_of(self.embed_proj[2], tokens)
 
     def share(self, lm_head: nn.Module) -> None:
         """Read the target's LM head in place of a copy of it."""
@@ -137,9 +153,20 @@ class BlockHead(Head):
         mask: Bool[Tensor, "B n t"],
         cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
-        """Return the states of blocks that follow the cache; mask: what each of their tokens sees of it and of them."""
+        """Return the states of blocks that follow the cache, whose slots hold the tokens of positions 0, 1, ...; mask:
+        what each of their tokens sees of it and of them in a layer that sees all."""
         hidden = self.embed_tokens(tokens).to(self.fc.weight.dtype)
         rotation = self.rotation(hidden, positions)
+        masks = self._masks(mask, positions)
         for number, layer in enumerate(self.layers):
-            hidden = layer(hidden, rotation, number, mask, cache)
+            hidden = layer(hidden, rotation, number, masks[number], cache)
         return self.norm(hidden)
+
+    def _masks(self, mask: Bool[Tensor, "B n t"], positions: Int[Tensor, "B n"]) -> list[Bool[Tensor, "B n t"]]:
+        """Return what each layer lets slots at these positions see of the cache and of themselves."""
+        if not self.form.layer_masks:
+            return [mask] * len(self.layers)
+        before = torch.arange(mask.shape[2] - positions.shape[1], device=positions.device)
+        seen = torch.cat([before.expand(len(positions), -1), positions], 1)
+        masks = {kind: kind.narrowed(mask, positions, seen) for kind in set(self.form.layer_masks)}
+        return [masks[kind] for kind in self.form.layer_masks]
