@@ -25,7 +25,6 @@ from tests.block_reference import after_path, block_states
 from tests.models.drafts.test_block import CONFIG, CPU, TARGET, read_by
 from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_sums
-from tests.test_joining import EAGLE2, GREEDY, assert_join_is_seamless
 from tests.toys import PROMPTS, VOCABULARY, path_of, randomise, root_of
 
 SIZE, RANK = 3, 5
@@ -140,12 +139,6 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
 @pytest.mark.slow
 def test_sampled_trees_keep_the_law() -> None:
     assert_law_is_kept(DRAFT, TARGET)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["vanilla", "rnn"])
-def test_rows_that_join_go_on_as_alone(name: str) -> None:
-    assert_join_is_seamless(TARGET, draft_of(*FORMS[name]), EAGLE2, [GREEDY] * 4)
 
 
 def saved(folder: Path, form: BlockForm = FORM, tokens: Tensor | None = None) -> Path:
