@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from c2t.caches.padded import KVCache
 from c2t.models.drafts.block import BlockHead
+from c2t.models.drafts.dflash2 import CandidateSelector
 from c2t.models.drafts.head_draft import rows_of
 from c2t.models.drafts.markov import SequentialHead
 from c2t.models.drafts.medusa import AtDepth, ByDepth
@@ -43,10 +44,11 @@ class ExpandedPaths(NamedTuple):
 
 class BlockDraft(BaseDraft):
     """Draft made of a block drafter and an LM head, its own or the target's, with one session per generation. It reads
-    the path if it has a sequential head other than that for confidence."""
+    the path if it has a sequential head other than that for confidence, or a selector."""
 
     def __init__(self, head: BlockHead, lm_head: nn.Module):
-        self.head, self.vocabulary, self.reads_path = head, None, head.sequential is not None
+        self.head, self.vocabulary = head, None
+        self.reads_path = head.sequential is not None or head.candidate_selector is not None
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
         if head.lm_head is not None:
@@ -99,13 +101,16 @@ class BlockSession:
             self.passes = self.passes + tree.alive[:, 0]
             # Below the last depth: a zero state, for which the LM head's logits are zeros.
             states = F.pad(self._forward()[:, -self.head.drafts :], (0, 0, 0, 1))
-            self.ahead = ByDepth(self.draft.lm_head(states).to(states.device), states, self.draft.vocabulary)
+            logits, dflash2 = self.draft.lm_head(states).to(states.device), self.head.form.dflash2
+            self.ahead = ByDepth(dflash2.unary(logits) if dflash2 else logits, states, self.draft.vocabulary)
         self._take_log_norms()
         token, depth = (column.gather(1, slots.clamp(min=0)) for column in (tree.token, tree.depth))
         depth = (depth + 1).clamp(max=self.head.drafts)
         rows: NextTokenDistributions = AtDepth(self.ahead, depth)
         if self.head.sequential is not None:
             rows = self.latest = self._after(self.head.sequential, rows.hidden, tree, slots)
+        if self.head.candidate_selector is not None:
+            rows = self.latest = self._selected(self.head.candidate_selector, rows, token, depth)
         rows.confidence = self._confidence(rows.hidden, token, depth)
         return rows
 
@@ -124,6 +129,21 @@ class BlockSession:
         bias = self.draft.bias(real.take(read)) * real.take(has_bias)[:, None]
         logits = self.ahead.drafted[real.row, real.take(depth)] + bias
         return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
+
+    def _selected(
+        self,
+        selector: CandidateSelector,
+        rows: NextTokenDistributions,
+        token: Int[Tensor, "B F"],
+        depth: Int[Tensor, "B F"],
+    ) -> NextTokenDistributions:
+        """Return the distributions over each depth's candidates after these tokens."""
+        candidates, log_probs = rows.top(min(self.head.form.dflash2.top_k, rows.size))
+        scores = log_probs + selector(token, rows.hidden, candidates)
+        index = candidates if rows.vocabulary is None else rows.vocabulary.indices(candidates, None)
+        shape = (*token.shape, rows.size)
+        logits = scores.new_full(shape, float("-inf")).scatter(-1, index, scores)
+        return rows.with_logits(logits.masked_fill((depth == self.head.drafts)[..., None], 0.0), None)
 
     def _confidence(
         self, hidden: Float[Tensor, "B F H"], token: Int[Tensor, "B F"], depth: Int[Tensor, "B F"]

@@ -14,6 +14,7 @@ from c2t.errors import InputError
 from c2t.models.drafts.block import BlockForm, BlockHead
 from c2t.models.drafts.block_draft import BlockDraft
 from c2t.models.drafts.block_layers import LayerMask
+from c2t.models.drafts.dflash2 import DFlash2Form
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft
 from c2t.models.wrappers.ngrams import READING, NgramDraft
@@ -32,6 +33,7 @@ FORM = BlockForm(
     SIZE, 7, (1, 3, 4), from_anchor=True, markov_rank=RANK, confidence=True, confidence_reads_token=True
 )  # fmt: skip
 KEPT = torch.arange(1, VOCABULARY, 2)
+DFLASH2 = BlockForm(SIZE + 1, 7, (1, 3, 4), dflash2=DFlash2Form(3, 8, RANK, 7, 0.7, 4.0, 1.5))
 
 
 def draft_of(form: BlockForm = FORM, tokens: Tensor | None = None) -> BlockDraft:
@@ -47,6 +49,8 @@ FORMS = {
     "rnn": (replace(FORM, markov_kind="rnn"), None),
     "domino": (BlockForm(SIZE, 7, (1, 3, 4), from_anchor=True, domino=(6, RANK, 1)), None),
     "domino in place": (BlockForm(SIZE + 1, 7, (1, 3, 4), domino=(6, RANK, 0), draft_vocab=len(KEPT)), KEPT),
+    "dflash2": (replace(DFLASH2, dflash2=DFlash2Form(2, 4, RANK, 6)), None),
+    "dflash2, capped": (replace(DFLASH2, draft_vocab=len(KEPT)), KEPT),
     "in place": (replace(FORM, size=SIZE + 1, from_anchor=False), None),
     "windows": (replace(FORM, layer_masks=(LayerMask(4, True), LayerMask(None, False))), None),
     "causal": (replace(FORM, layer_masks=(LayerMask(None, True),) * 2), None),
@@ -87,7 +91,9 @@ def test_every_nodes_distribution_is_that_of_its_own_chain(name: str) -> None:
                 assert found.confidence is None or found.confidence[row, slot] == 0
                 continue
             wanted, confidence = after_path(draft.head, states, path, rows_of_head)
-            seen = logits if draft.head.tokens is None else logits[draft.head.tokens]
+            seen = found.log_probs[row, slot] if draft.head.form.dflash2 else logits
+            seen = seen if draft.head.tokens is None else seen[draft.head.tokens]
+            assert seen.isinf().equal(wanted.isinf())
             assert_same_sums(seen.float(), wanted, 100)  # norms are in float32
             assert (found.confidence is None) == (confidence is None)
             if confidence is not None:
