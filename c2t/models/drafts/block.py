@@ -69,6 +69,8 @@ class BlockHead(Head):
     head are frozen, the target's; everything else learns.
     """
 
+    embed_proj: nn.Sequential  # of Domino's
+
     def __init__(self, config: LlamaConfig, form: BlockForm):
         super().__init__(config)
         self.form, self.size, self.from_anchor = form, form.size, form.from_anchor
