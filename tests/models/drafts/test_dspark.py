@@ -16,17 +16,19 @@ from c2t.models.drafts.block_draft import BlockDraft
 from c2t.models.drafts.block_layers import LayerMask
 from c2t.models.drafts.dflash2 import DFlash2Form
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
-from c2t.models.loading.load import load_draft
+from c2t.models.loading.load import load_draft, load_pair
 from c2t.models.wrappers.ngrams import READING, NgramDraft
-from c2t.policies import Eagle2
+from c2t.policies import Eagle2, JointThreshold, Plain
 from c2t.protocols import NextTokenDistributions
+from c2t.sampling import Sampling
 from c2t.tree import Tree
 from c2t.verification.target_verifier import pad
+from tests import tiny_heads
 from tests.block_reference import after_path, block_states
 from tests.models.drafts.test_block import CONFIG, CPU, TARGET, read_by
 from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_sums
-from tests.toys import PROMPTS, VOCABULARY, path_of, randomise, root_of
+from tests.toys import PROMPTS, VOCABULARY, path_of, randomise, root_of, run
 
 SIZE, RANK = 3, 5
 FORM = BlockForm(
@@ -145,6 +147,18 @@ def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
 @pytest.mark.slow
 def test_sampled_trees_keep_the_law() -> None:
     assert_law_is_kept(DRAFT, TARGET)
+
+
+def test_the_tiny_pair_writes_its_text_with_a_dspark_head(tmp_path: Path) -> None:
+    """Greedy and sampled; n-grams of the text mixed in."""
+    pair = load_pair("tiny", draft=f"{tiny_heads.saved('dspark', tmp_path)}+ngrams", dtype=torch.float32)
+    assert pair.draft.reads_path
+    prompts = [[5, 7, 11, 5, 7, 11, 5], [40, 3, 9, 9, 100]]
+    for sampling in (Sampling(), Sampling(temperature=0.9, seed=3)):
+        plain, _ = run(pair.target, None, Plain(), prompts, sampling)
+        texts, steps = run(pair.target, pair.draft, JointThreshold(0.02), prompts, sampling)
+        assert texts == plain
+        assert all(step.tree.size > 4 for step in steps[1:-1])  # of which the target accepts some by luck
 
 
 def saved(folder: Path, form: BlockForm = FORM, tokens: Tensor | None = None) -> Path:
