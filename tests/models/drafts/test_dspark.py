@@ -18,7 +18,7 @@ from c2t.models.drafts.dflash2 import DFlash2Form
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft, load_pair
 from c2t.models.wrappers.ngrams import READING, NgramDraft
-from c2t.policies import Eagle2, JointThreshold, Plain
+from c2t.policies import Eagle2, Plain
 from c2t.protocols import NextTokenDistributions
 from c2t.sampling import Sampling
 from c2t.tree import Tree
@@ -149,6 +149,7 @@ def test_sampled_trees_keep_the_law() -> None:
     assert_law_is_kept(DRAFT, TARGET)
 
 
+@pytest.mark.slow
 def test_the_tiny_pair_writes_its_text_with_a_dspark_head(tmp_path: Path) -> None:
     """Greedy and sampled; n-grams of the text mixed in."""
     pair = load_pair("tiny", draft=f"{tiny_heads.saved('dspark', tmp_path)}+ngrams", dtype=torch.float32)
@@ -156,9 +157,9 @@ def test_the_tiny_pair_writes_its_text_with_a_dspark_head(tmp_path: Path) -> Non
     prompts = [[5, 7, 11, 5, 7, 11, 5], [40, 3, 9, 9, 100]]
     for sampling in (Sampling(), Sampling(temperature=0.9, seed=3)):
         plain, _ = run(pair.target, None, Plain(), prompts, sampling)
-        texts, steps = run(pair.target, pair.draft, JointThreshold(0.02), prompts, sampling)
+        texts, steps = run(pair.target, pair.draft, Eagle2(K=4, levels=5, N=20), prompts, sampling)
         assert texts == plain
-        assert all(step.tree.size > 4 for step in steps[1:-1])  # of which the target accepts some by luck
+        assert any(step.tree.size > 4 for step in steps[1:])  # of which the target accepts some by luck
 
 
 def saved(folder: Path, form: BlockForm = FORM, tokens: Tensor | None = None) -> Path:
