@@ -97,8 +97,8 @@ class BlockSession:
         self.paths: ExpandedPaths | None = None
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`. Slots of a depth share its logits, to which a sequential head adds
-        what its path says; below the last depth of a block all tokens are equal."""
+        """See `c2t.protocols.Draft.expand`. Slots of a depth share its logits, to which a sequential head adds what
+        their paths say; below the last depth of a block all tokens are equal."""
         if self.ahead is None:
             self.passes = self.passes + tree.alive[:, 0]
             # Below the last depth: a zero state, for which the LM head's logits are zeros.
@@ -148,7 +148,8 @@ class BlockSession:
         gain = correction(self.head.embed_tokens(real.take(token)), real.take(hidden))
         states = self.head.norm(self.unnormed[real.row, real.take(depth)] + gain)
         inside = (real.take(depth) < self.head.drafts)[:, None]
-        return NextTokenDistributions(self.draft.lm_head(states * inside), hidden, self.draft.vocabulary, real)
+        logits = self.draft.lm_head(states * inside).to(states.device)
+        return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
 
     def _selected(
         self,

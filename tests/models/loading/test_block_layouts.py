@@ -273,6 +273,10 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (speculators("dflash2"), "conv_kernel_size is missing"),
         (speculators("dflash2", **DFLASH2, sample_from_anchor=True), "sample_from_anchor = True is not known"),
         (dflash({"output_multiplier": 0.5}), "output_multiplier = 0.5 is not known in a head of the kind dflash"),
+        (
+            dflash(architectures=["Gemma4DSparkModel"]),
+            "of this class are not supported; DFlashDraftModel",
+        ),
         (treeflash("linear"), "ar_approximation"),
         (dflash(treeflash_config={"ar_approximation": "swiglu"}), "ar_approximation = swiglu is not known in a head"),
         (dflash2(conv_group_size=5), "conv_group_size divide hidden_size"),
