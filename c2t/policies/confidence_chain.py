@@ -26,18 +26,17 @@ class ConfidenceChain:
     """The most probable token, up to `length` times, cut at the most profitable length by what the draft or its logits
     say of acceptance. (By the draft's probability of the token, this chain is `caddtree:K=1`.)
 
-    by: "confidence" reads the draft's confidence head (DSpark), whose logit is divided by the position's number in
-    `scales` (sequential temperature scaling; 1 beyond them). "margin" is vLLM's estimate for other heads, the sigmoid
-    of weight * (the largest logit - the second) + bias. slope: time of one more token over that of a round with the
-    root alone.
+    by: the number x of a position that says most of acceptance. "confidence": the logit of the draft's confidence head
+    (DSpark). "margin": the largest logit less the second, which vLLM takes for other heads. p = sigmoid(weight x + bias),
+    with the position's weight and bias, beyond their ends the last one's: a calibration on other texts. slope: time of
+    one more token over that of a round with the root alone.
     """
 
     by: Literal["confidence", "margin"] = "confidence"
     slope: float = 0.05
     length: int = 7
-    scales: tuple[float, ...] = (1.0,)
-    weight: float = 1.0
-    bias: float = 0.0
+    weights: tuple[float, ...] = (1.0,)
+    biases: tuple[float, ...] = (0.0,)
 
     proposal = "ranked"
     exact = True
@@ -49,8 +48,8 @@ class ConfidenceChain:
         check_fields(self)
         at_least_one(self, "length")
         check_size(self)
-        if not 0 < self.slope < math.inf or not all(0 < scale < math.inf for scale in self.scales):
-            raise InputError(f"ConfidenceChain: slope = {self.slope} and scales = {self.scales} must be above 0")
+        if not 0 < self.slope < math.inf or not self.weights or not self.biases:
+            raise InputError(f"ConfidenceChain: slope = {self.slope} must be above 0, with a weight and a bias or more")
 
     @property
     def levels(self) -> int:
@@ -82,8 +81,10 @@ class ConfidenceChain:
     ) -> Float[Tensor, " B"]:
         """Return the estimate for the most probable token after a chain of `position` tokens."""
         if self.by == "margin":
-            return torch.sigmoid(self.weight * (log_prob[:, 0] - log_prob[:, 1]) + self.bias)
-        if rows.confidence is None:
+            x = log_prob[:, 0] - log_prob[:, 1]
+        elif rows.confidence is None:
             raise InputError("the draft has no confidence head, as DSpark's have: take by=margin, or caddtree:K=1")
-        scale = self.scales[position] if position < len(self.scales) else 1.0
-        return torch.sigmoid(torch.logit(rows.confidence[:, 0]) / scale)
+        else:
+            x = torch.logit(rows.confidence[:, 0])
+        weight, bias = (numbers[min(position, len(numbers) - 1)] for numbers in (self.weights, self.biases))
+        return torch.sigmoid(weight * x + bias)

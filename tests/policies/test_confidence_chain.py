@@ -12,7 +12,7 @@ from c2t.tree import Tree
 from tests.policies.plain_trees import ROOT, paths_of, ranked, tables
 from tests.toys import TableDraft
 
-SCALES = (0.5, 2.0)  # of the first positions
+WEIGHTS, BIASES = (2.0, 0.5), (0.3, -0.4, 0.1)  # of positions, the last ones of all further
 
 
 class ConfidentDraft(TableDraft):
@@ -30,23 +30,19 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def scaled(p: float, position: int) -> float:
-    scale = SCALES[position] if position < len(SCALES) else 1
-    return sigmoid(math.log(p / (1 - p)) / scale)
-
-
-def margin(p: float, second: float) -> float:
-    return sigmoid(0.7 * math.log(p / second) - 0.4)
+def accepted(x: float, position: int) -> float:
+    weight, bias = WEIGHTS[min(position, 1)], BIASES[min(position, 2)]
+    return sigmoid(weight * x + bias)
 
 
 def chain(logits: torch.Tensor, row: int, policy: ConfidenceChain) -> list[tuple[int, ...]]:
     path, nodes, survival, speeds = (), [], [1.0], [1.0]
     for position in range(policy.length):
         (p, token), (second, _) = ranked(logits, row, path)[:2]
-        accepted = margin(p, second) if policy.by == "margin" else scaled(p**0.5, position)
+        x = math.log(p / second) if policy.by == "margin" else math.log(p**0.5 / (1 - p**0.5))
         path = (*path, token)
         nodes.append(path)
-        survival.append(survival[-1] * accepted)
+        survival.append(survival[-1] * accepted(x, position))
         speeds.append(sum(survival) / (1 + policy.slope * (position + 1)))
     return nodes[: speeds.index(max(speeds))]
 
@@ -58,7 +54,7 @@ def test_the_chain_has_the_most_profitable_length(by: str, slope: float, seed: i
     logits = tables(seed)
     draft = ConfidentDraft(logits)
     draft.power = 0.5
-    policy = ConfidenceChain(by, slope=slope, length=6, scales=SCALES, weight=0.7, bias=-0.4)
+    policy = ConfidenceChain(by, slope=slope, length=6, weights=WEIGHTS, biases=BIASES)
     tree = policy(draft, ROOT)
     assert [paths_of(tree, row) for row in range(3)] == [chain(logits, row, policy) for row in range(3)]
 
@@ -76,7 +72,7 @@ def test_a_draft_without_confidence_is_refused() -> None:
         ConfidenceChain()(TableDraft(tables(0)), ROOT)
 
 
-@pytest.mark.parametrize("wrong", [{"slope": 0.0}, {"slope": math.inf}, {"scales": (1.0, 0.0)}, {"length": 0}])
+@pytest.mark.parametrize("wrong", [{"slope": 0.0}, {"slope": math.inf}, {"weights": ()}, {"biases": ()}, {"length": 0}])
 def test_settings_out_of_range_are_refused(wrong: dict) -> None:
     with pytest.raises(InputError):
         ConfidenceChain(**wrong)
