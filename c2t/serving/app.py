@@ -182,9 +182,9 @@ class _Api:
             )
             for index, answer in enumerate(answers)
         ]
-        reply = Reply(self.name, form, choices, sum(map(len, prompts)), self.decoder.policy.levels, follows)
+        reply = Reply(self.name, form, choices, prompts, self.decoder.policy.levels, follows)
         if fields.stream:
-            events = reply.events(fields.with_usage)
+            events = reply.events(fields.with_usage, fields.with_usage_so_far)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         watching = asyncio.create_task(_close_when_gone(request, reply))
         try:

@@ -83,9 +83,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 
 
 class StreamOptions(BaseModel):
-    """How a stream ends."""
+    """The usage at the end of a stream and, as vLLM has it, the usage so far in each event."""
 
     include_usage: StrictBool | None = None
+    continuous_usage_stats: StrictBool | None = None
 
 
 class Fields(Structured, SamplingFields):
@@ -139,6 +140,11 @@ class Fields(Structured, SamplingFields):
     def with_usage(self) -> bool:
         """True for a stream that ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def with_usage_so_far(self) -> bool:
+        """True for a stream whose events have the usage so far."""
+        return bool(self.with_usage and self.stream_options.continuous_usage_stats)
 
 
 class Completion(Fields):

@@ -74,6 +74,7 @@ def test_the_text_is_that_of_the_decoder_alone(
         new, reason = len(alone.sequences[0]), answer.choices[0].finish_reason
         assert reason == ("length" if new == SHORT else "stop")
         counted = answer.usage.model_dump(exclude_none=True)
+        assert counted.pop("prompt_tokens_details") == {"cached_tokens": 0}
         assert counted == {"prompt_tokens": len(ids), "completion_tokens": new, "total_tokens": len(ids) + new}
         assert streamed(ai, prompt=ids, temperature=temperature, seed=seed) == (alone.text, reason, answer.usage)
 
@@ -174,11 +175,19 @@ def test_a_prompt_that_begins_as_one_before_is_counted(tiny: Pair) -> None:
     tiny.target.prefixes = Prefixes()
     try:
         with serving(SpeculativeDecoder(tiny, Plain())) as running:
-            texts = [complete(client(running)).choices[0].text for _ in range(2)]
+            answers = [complete(client(running)) for _ in range(2)]
             found = metrics(running)
-        assert texts[0] == texts[1]
+            both = complete(client(running), n=2).usage
+            options = {"include_usage": True, "continuous_usage_stats": True}
+            chunks = list(complete(client(running), stream=True, stream_options=options))
+        assert answers[0].choices[0].text == answers[1].choices[0].text
         known = found["c2t_prompt_tokens_total"] / 2 - 1 if tiny.target.packed is not None else 0
         assert found["c2t_prompt_tokens_reused"] == known
+        usages = [answers[0].usage, answers[1].usage, both, chunks[-1].usage]
+        assert [usage.prompt_tokens_details.cached_tokens for usage in usages] == [0, known, known, known]
+        *counts, last = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts)
+        assert counts[0] < counts[-1] == last
     finally:
         tiny.target.prefixes = None
 
