@@ -261,8 +261,10 @@ def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="tiny has no chat template: use /v1/completions"):
         ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
     missing = httpx.get(f"{server.address}/v1/files")
-    assert (missing.status_code, missing.json()["error"]["message"]) == (404, "Not Found")
-    assert httpx.get(f"{server.address}/v1/completions").status_code == 405
+    said = "there is no such address: c2t serve has /v1/completions, "
+    assert (missing.status_code, missing.json()["error"]["message"][: len(said)]) == (404, said)
+    wrong = httpx.get(f"{server.address}/v1/completions")
+    assert (wrong.status_code, wrong.headers["Allow"]) == (405, "POST")
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_read(server: Server) -> None:
@@ -281,11 +283,19 @@ def test_models_and_health(server: Server, ai: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="'a/b' does not exist here: this server has 'tiny'"):
         ai.models.retrieve("a/b")
     assert httpx.get(f"{server.address}/health").json() == {"status": "ok"}
+    head = httpx.head(f"{server.address}/health")
+    assert (head.status_code, head.content) == (200, b"")
     assert httpx.get(f"{server.address}/docs").status_code == 404, "a page that would load scripts from elsewhere"
 
 
 def test_a_foreign_name_that_leads_here_is_refused(server: Server) -> None:
-    assert httpx.get(f"{server.address}/health", headers={"Host": "evil.example"}).status_code == 400
+    port = server.address.rpartition(":")[2]
+    for host in ("evil.example", f"0.0.0.0:{port}", "127.0.0.1.evil.example", "", "[", "user@evil.example"):
+        answer = httpx.get(f"{server.address}/health", headers={"Host": host})
+        assert answer.status_code == 400
+        assert "use one of these, or --host" in answer.json()["error"]["message"]
+    for host in (f"127.0.0.1:{port}", "localhost", f"[::1]:{port}", "LOCALHOST"):
+        assert httpx.get(f"{server.address}/health", headers={"Host": host}).status_code == 200
 
 
 def test_who_goes_away_frees_the_row(server: Server, ai: OpenAI) -> None:
