@@ -126,10 +126,13 @@ class BlockSession:
         columns = tree.token, tree.depth, tree.parent
         token, depth, parent = (column.gather(1, slots.clamp(min=0)) for column in columns)
         depth, real = (depth + 1).clamp(max=self.head.drafts), computed(slots >= 0)
-        if self.paths is None:
-            self.paths = ExpandedPaths.of_roots(len(slots), head.state_size, hidden)
-        read, states = head.step(head.embedded(token), hidden, self.paths.states_at(parent))
-        self.paths = self.paths.extended(slots, states)
+        before = hidden[..., :0]
+        if head.state_size:
+            self.paths = self.paths or ExpandedPaths.of_roots(len(slots), head.state_size, hidden)
+            before = self.paths.states_at(parent)
+        read, states = head.step(head.embedded(token), hidden, before)
+        if head.state_size:
+            self.paths = self.paths.extended(slots, states)
         has_bias = (depth >= head.first_depth) & (depth < self.head.drafts)
         bias = self.draft.bias(real.take(read)) * real.take(has_bias)[:, None]
         logits = self.ahead.drafted[real.row, real.take(depth)] + bias

@@ -143,15 +143,17 @@ def is_block(raw: dict[str, Any]) -> bool:
     """Return True for the config of a block drafter, also of a class that c2t does not know."""
     if KIND in raw:
         return raw[KIND] in NESTED
-    return (
-        _class_of(raw) in CLASSES or INNER in raw or {"block_size", "target_layer_ids", "mask_token_id"} <= raw.keys()
-    )
+    needed = {"block_size", "target_layer_ids", "mask_token_id"}
+    return _class_of(raw) in CLASSES or INNER in raw or needed <= raw.keys()
 
 
 def fields_of(raw: dict[str, Any], path: Path) -> BlockFields:
     """Return the fields of a block drafter's config. InputError for one that is not known, of the wrong type, of a
     value that is not computed, or there twice with different values."""
     nested = KIND in raw
+    if not nested and _class_of(raw) not in CLASSES:
+        named = f"{path}: architectures = {str(raw.get('architectures'))[:60]}"
+        raise InputError(f"{named}: block drafters of this class are not supported; {', '.join(CLASSES)} are")
     names = (LAYERS,) if nested else (INNER, CORRECTION)
     parts = {name: {} if raw.get(name) is None else raw[name] for name in names}
     for name, part in parts.items():
@@ -173,9 +175,6 @@ def fields_of(raw: dict[str, Any], path: Path) -> BlockFields:
 
 def _with_kind(fields: BlockFields, raw: dict[str, Any]) -> BlockFields:
     """Return the fields with their kind; InputError for one that it needs and lacks, and for one of another kind."""
-    if not fields.nested and _class_of(raw) not in CLASSES:
-        named = f"{fields.path}: architectures = {str(raw.get('architectures'))[:60]}"
-        raise InputError(f"{named}: block drafters of this class are not supported; {', '.join(CLASSES)} are")
     by_class = {KIND: raw[KIND]} if fields.nested else {"architectures": CLASSES[_class_of(raw)]}
     stated = fields.stated("projector_type") | by_class
     if by_class == {"architectures": "dflash"} and len(stated) > 1:  # of which projector_type says more
