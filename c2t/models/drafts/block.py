@@ -23,10 +23,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from c2t.caches.padded import KVCache
 from c2t.errors import InputError
 from c2t.models.drafts.block_layers import BlockAttention, BlockLayer, LayerMask
+from c2t.models.drafts.dflash2 import CandidateSelector, DFlash2Form
 from c2t.models.drafts.domino import DominoHead, domino_layers
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.head_draft import rows_of
 from c2t.models.drafts.markov import ConfidenceHead, MarkovHead, SequentialHead
+from c2t.models.drafts.treeflash import StateCorrection
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class BlockForm:
     layer_ids: layers of the target whose outputs are read, -1 for the embedding's. from_anchor: each slot speaks of the
     token after it. markov_rank: 0 for no Markov head. markov_kind: one of `c2t.models.drafts.markov.KINDS`. confidence:
     there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. domino: sizes
-    of a Domino head's state and output and its first depth, None for no such head. draft_vocab:
+    of a Domino head's state and output and its first depth, None for no such head. dflash2: None without its parts.
+    treeflash: a path's last token corrects states.
+    draft_vocab:
     size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
     target_layers: of the target that it was trained for, None if that is not known. layer_masks: of each layer; empty:
     all layers see all.
@@ -52,6 +56,8 @@ class BlockForm:
     confidence: bool = False
     confidence_reads_token: bool = False
     domino: tuple[int, int, int] | None = None
+    dflash2: DFlash2Form | None = None
+    treeflash: bool = False
     draft_vocab: int | None = None
     own_lm_head: bool = False
     target_layers: int | None = None
@@ -66,6 +72,8 @@ class BlockHead(Head):
     head are frozen, the target's; everything else learns.
     """
 
+    embed_proj: nn.Sequential  # of Domino's
+
     def __init__(self, config: LlamaConfig, form: BlockForm):
         super().__init__(config)
         self.form, self.size, self.from_anchor = form, form.size, form.from_anchor
@@ -74,7 +82,11 @@ class BlockHead(Head):
         hidden, vocabulary = config.hidden_size, form.draft_vocab or config.vocab_size
         self.fc = nn.Linear(len(form.layer_ids) * hidden, hidden, bias=False)
         self.hidden_norm, self.norm = (LlamaRMSNorm(hidden, eps=config.rms_norm_eps) for _ in range(2))
-        self.layers = nn.ModuleList(BlockLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(BlockLayer(config, form.dflash2) for _ in range(config.num_hidden_layers))
+        self.candidate_selector: CandidateSelector | None = None
+        if form.dflash2:
+            self.candidate_selector = CandidateSelector(config.vocab_size, hidden, form.dflash2.rank)
+        self.ar_approximation = StateCorrection(hidden, config.intermediate_size) if form.treeflash else None
         self.lm_head = nn.Linear(hidden, vocabulary, bias=False) if form.own_lm_head else None
         self.markov_head = self.confidence_head = None
         if form.markov_rank:
@@ -155,12 +167,24 @@ class BlockHead(Head):
     ) -> Float[Tensor, "B n H"]:
         """Return the states of blocks that follow the cache, whose slots hold the tokens of positions 0, 1, ...; mask:
         what each of their tokens sees of it and of them in a layer that sees all."""
+        return self.norm(self.unnormed(tokens, positions, mask, cache))
+
+    def unnormed(
+        self,
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"],
+        mask: Bool[Tensor, "B n t"],
+        cache: KVCache,
+    ) -> Float[Tensor, "B n H"]:
+        """Return the states of `forward` before the last norm."""
         hidden = self.embed_tokens(tokens).to(self.fc.weight.dtype)
+        if self.form.dflash2:
+            hidden = hidden * self.form.dflash2.embedding_scale
         rotation = self.rotation(hidden, positions)
         masks = self._masks(mask, positions)
         for number, layer in enumerate(self.layers):
             hidden = layer(hidden, rotation, number, masks[number], cache)
-        return self.norm(hidden)
+        return hidden
 
     def _masks(self, mask: Bool[Tensor, "B n t"], positions: Int[Tensor, "B n"]) -> list[Bool[Tensor, "B n t"]]:
         """Return what each layer lets slots at these positions see of the cache and of themselves."""

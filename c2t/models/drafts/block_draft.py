@@ -11,10 +11,12 @@ from torch.nn import functional as F
 
 from c2t.caches.padded import KVCache
 from c2t.models.drafts.block import BlockHead
+from c2t.models.drafts.dflash2 import CandidateSelector
 from c2t.models.drafts.head_draft import rows_of
 from c2t.models.drafts.markov import SequentialHead
 from c2t.models.drafts.medusa import AtDepth, ByDepth
 from c2t.models.drafts.session import BaseDraft, DraftSession, computed, refuse_nan
+from c2t.models.drafts.treeflash import StateCorrection
 from c2t.models.packing.projection import Projection
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.tree import Tree
@@ -43,10 +45,12 @@ class ExpandedPaths(NamedTuple):
 
 class BlockDraft(BaseDraft):
     """Draft made of a block drafter and an LM head, its own or the target's, with one session per generation. It reads
-    the path if it has a sequential head other than that for confidence."""
+    the path if it has a sequential head other than that for confidence, a selector or TreeFlash's correction."""
 
     def __init__(self, head: BlockHead, lm_head: nn.Module):
-        self.head, self.vocabulary, self.reads_path = head, None, head.sequential is not None
+        self.head, self.vocabulary = head, None
+        reading = (head.sequential, head.candidate_selector, head.ar_approximation)
+        self.reads_path = any(part is not None for part in reading)
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
         if head.lm_head is not None:
@@ -98,14 +102,20 @@ class BlockSession:
         if self.ahead is None:
             self.passes = self.passes + tree.alive[:, 0]
             # Below the last depth: a zero state, for which the LM head's logits are zeros.
-            states = F.pad(self._forward()[:, -self.head.drafts :], (0, 0, 0, 1))
-            self.ahead = ByDepth(self.draft.lm_head(states).to(states.device), states, self.draft.vocabulary)
+            self.unnormed = F.pad(self._forward()[:, -self.head.drafts :], (0, 0, 0, 1))
+            states = self.head.norm(self.unnormed)
+            logits, dflash2 = self.draft.lm_head(states).to(states.device), self.head.form.dflash2
+            self.ahead = ByDepth(dflash2.unary(logits) if dflash2 else logits, states, self.draft.vocabulary)
         self._take_log_norms()
         token, depth = (column.gather(1, slots.clamp(min=0)) for column in (tree.token, tree.depth))
         depth = (depth + 1).clamp(max=self.head.drafts)
         rows: NextTokenDistributions = AtDepth(self.ahead, depth)
         if self.head.sequential is not None:
             rows = self.latest = self._after(self.head.sequential, rows.hidden, tree, slots)
+        if self.head.ar_approximation is not None:
+            rows = self.latest = self._corrected(self.head.ar_approximation, rows.hidden, token, depth, slots)
+        if self.head.candidate_selector is not None:
+            rows = self.latest = self._selected(self.head.candidate_selector, rows, token, depth)
         rows.confidence = self._confidence(rows.hidden, token, depth)
         return rows
 
@@ -125,6 +135,36 @@ class BlockSession:
         logits = self.ahead.drafted[real.row, real.take(depth)] + bias
         return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
 
+    def _corrected(
+        self,
+        correction: StateCorrection,
+        hidden: Float[Tensor, "B F H"],
+        token: Int[Tensor, "B F"],
+        depth: Int[Tensor, "B F"],
+        slots: Int[Tensor, "B F"],
+    ) -> NextTokenDistributions:
+        """Return the distributions of states that are corrected by these tokens; for slots >= 0 only."""
+        real = computed(slots >= 0)
+        gain = correction(self.head.embed_tokens(real.take(token)), real.take(hidden))
+        states = self.head.norm(self.unnormed[real.row, real.take(depth)] + gain)
+        inside = (real.take(depth) < self.head.drafts)[:, None]
+        return NextTokenDistributions(self.draft.lm_head(states * inside), hidden, self.draft.vocabulary, real)
+
+    def _selected(
+        self,
+        selector: CandidateSelector,
+        rows: NextTokenDistributions,
+        token: Int[Tensor, "B F"],
+        depth: Int[Tensor, "B F"],
+    ) -> NextTokenDistributions:
+        """Return the distributions over each depth's candidates after these tokens."""
+        candidates, log_probs = rows.top(min(self.head.form.dflash2.top_k, rows.size))
+        scores = log_probs + selector(token, rows.hidden, candidates)
+        index = candidates if rows.vocabulary is None else rows.vocabulary.indices(candidates, None)
+        shape = (*token.shape, rows.size)
+        logits = scores.new_full(shape, float("-inf")).scatter(-1, index, scores)
+        return rows.with_logits(logits.masked_fill((depth == self.head.drafts)[..., None], 0.0), None)
+
     def _confidence(
         self, hidden: Float[Tensor, "B F H"], token: Int[Tensor, "B F"], depth: Int[Tensor, "B F"]
     ) -> Float[Tensor, "B F"] | None:
@@ -138,7 +178,7 @@ class BlockSession:
         tokens = self.head.block(self.roots)
         positions = self.cache.lengths[:, None] + torch.arange(self.head.size, device=tokens.device)
         seen = F.pad(self.cache.visible(), (0, self.head.size), value=True)
-        hidden = self.head(tokens, positions, seen[:, None].expand(-1, self.head.size, -1), self.cache)
+        hidden = self.head.unnormed(tokens, positions, seen[:, None].expand(-1, self.head.size, -1), self.cache)
         self.cache.drop()
         return hidden
 

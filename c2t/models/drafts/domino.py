@@ -5,6 +5,8 @@
 p: the token before the one that slot k speaks of; z: the state of the path to it, zeros before the root.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -20,7 +22,7 @@ class DominoHead:
     """Domino's head in layers of a block drafter, `embed_tokens` and those of `domino_layers`; see
     `c2t.models.drafts.markov.SequentialHead`."""
 
-    def __init__(self, drafter: nn.Module, first_depth: int):
+    def __init__(self, drafter: Any, first_depth: int):
         self.drafter, self.first_depth = drafter, first_depth
         self.state_size: int = drafter.prefix_gru.hidden_size
 

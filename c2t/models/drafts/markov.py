@@ -6,7 +6,7 @@ h_k, base_k: state and logits of slot k, which all paths share. p: the token bef
 the first one that is the root. So a path changes the distributions, and no forward of the backbone is needed for it.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 KINDS = ("vanilla", "gated", "rnn")
 
 
+@runtime_checkable
 class SequentialHead(Protocol):
     """Head whose bias depends on the path. state_size: of what it knows of a path, 0 for the last token only.
     first_depth: the first depth that has a bias. out: the layer that makes the bias of a step's output."""

@@ -47,4 +47,5 @@ def _name(name: str) -> str:
         return ""
     if name.startswith(MARKOV):  # ModelOpt's
         return f"markov_head.{name}"
+    name = name.replace("_codebook.weight", "_codebook")
     return name.replace("confidence_proj.", "confidence_head.proj.")

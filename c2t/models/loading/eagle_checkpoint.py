@@ -22,7 +22,7 @@ from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
-from c2t.models.loading import block_config, block_weights, eagle3_config
+from c2t.models.loading import block_config, block_fields, block_weights, eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
 from c2t.storage.checked import OPEN, from_json, read_file
 
@@ -158,7 +158,7 @@ def _check_draft_vocabulary(head: BlockHead, folder: Path) -> None:
 def has_eagle_layer(folder: Path) -> bool:
     """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one on such a layer;
     InputError for a config that is not clear."""
-    if block_config.is_block(_raw_config(folder)):
+    if block_fields.is_block(_raw_config(folder)):
         return False
     with torch.device("meta"):
         head = _build(_read_config(folder), folder)
@@ -363,7 +363,7 @@ def _raw_config(folder: Path) -> dict[str, Any]:
 
 def _read_config(folder: Path, anchor: bool | None = None) -> dict:
     raw, path = _raw_config(folder), folder / "config.json"
-    if block_config.is_block(raw):
+    if block_fields.is_block(raw):
         raw = block_config.flattened(raw, path, anchor)
     elif eagle3_config.is_eagle3(raw):
         raw = eagle3_config.flattened(raw, path)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from c2t.errors import InputError
 from c2t.models.drafts.block import BlockForm
 from c2t.models.drafts.block_layers import LayerMask
+from c2t.models.drafts.dflash2 import DFlash2Form
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft
 from c2t.models.loading.names import parse
@@ -23,6 +24,7 @@ MARKOV = {"markov_rank": FORM.markov_rank, "markov_head_type": "vanilla"}
 ALL, BACK = LayerMask(None, False), LayerMask(None, True)  # what a layer without a window lets a slot see
 WIDE = LayerMask(5, False)
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
+DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 5, "selector_top_k": 6}
 BARE = BlockForm(SIZE, 7, (1, 3, 4))
 Config = dict[str, Any]
 
@@ -42,6 +44,17 @@ def domino(**inner: Any) -> Config:
     """SpecForge's flat config of a Domino head."""
     sizes = {"gru_hidden_dim": 6, "emb_dim": 5, "pure_draft_prefix_len": 1, "shift_label": True}
     return dflash(sizes | inner, architectures=["DominoDraftModel"])
+
+
+def dflash2(**inner: Any) -> Config:
+    """z-lab's flat config of a DFlash2 head."""
+    return dflash(DFLASH2 | inner, architectures=["DFlash2DraftModel"], is_causal=False)
+
+
+def treeflash(correction: str | None) -> Config:
+    """TreeFlash's flat config."""
+    settings = {"ar_approximation": correction, "candidate_tokens": 16}
+    return dflash(architectures=["TreeFlashDraftModel"], treeflash_config=settings)
 
 
 def speculators(kind: str, layers: Config | None = None, **outer: Any) -> Config:
@@ -159,6 +172,28 @@ def test_dominos_files_are_read(tmp_path: Path) -> None:
     assert {"prefix_gru.weight_ih_l0", "embed_proj.2.weight"} <= load_file(tmp_path / "ours/model.safetensors").keys()
 
 
+def test_dflash2s_files_are_read(tmp_path: Path) -> None:
+    known = BlockForm(SIZE, 7, (1, 3, 4), dflash2=DFlash2Form(2, 4, 5, 6))
+    assert form(write(tmp_path / "flat", dflash2(), known)) == known
+    assert form(write(tmp_path / "nested", speculators("dflash2", SLIDING, **DFLASH2), known)).layer_masks == (
+        LayerMask(4, False),
+        ALL,
+    )
+    capped = dflash2(final_logit_softcapping=20, output_multiplier=0.196, input_embedding_scale=2.0)
+    head = load_head(write(tmp_path / "capped", capped, known), TARGET.embed_tokens)
+    assert head.form.dflash2 == DFlash2Form(2, 4, 5, 6, 0.196, 20.0, 2.0)
+    save_head(head, tmp_path / "ours")
+    assert form(tmp_path / "ours") == head.form
+
+
+def test_treeflashs_files_are_read(tmp_path: Path) -> None:
+    known, names = BlockForm(SIZE, 7, (1, 3, 4), treeflash=True), {"layers.": "model.layers.", "fc.": "model.fc."}
+    assert form(write(tmp_path, treeflash("swiglu"), known, names)) == known
+    save_head(load_head(tmp_path, TARGET.embed_tokens), tmp_path / "ours")
+    assert form(tmp_path / "ours") == known
+    assert form(write(tmp_path / "bare", treeflash(None), BARE)) == BARE
+
+
 @pytest.mark.parametrize("kind", ["dflash", "dspark"])
 def test_a_map_names_the_own_vocabulary(kind: str, tmp_path: Path) -> None:
     """W1 is over the target's tokens, W2 and the LM head over its own; the verifier's rows are not read."""
@@ -199,9 +234,10 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (dflash(architectures=["DSparkDraftModel"], **MARKOV), "sample_from_anchor is missing"),
         (modelopt(shift_label=None), "sample_from_anchor is missing"),
         (modelopt(sample_from_anchor=False), "sample_from_anchor = False and shift_label = True contradict"),
-        (modelopt(projector_type="domino"), "gru_hidden_dim is missing"),
+        (modelopt(projector_type="domino"), "markov_rank = 5 is not known in a head of the kind domino"),
+        (domino(gru_hidden_dim=None), "gru_hidden_dim is missing"),
         (domino(shift_label=None), "sample_from_anchor is missing"),
-        (domino(markov_rank=4), "markov_rank = 4 in a Domino head"),
+        (domino(markov_rank=4), "markov_rank = 4 is not known in a head of the kind domino"),
         (domino(projector_type="dspark"), "projector_type = dspark and architectures = domino contradict"),
         (modelopt(projector_type="xpress"), "projector_type = xpress is not supported"),
         (modelopt(markov_head_type="rnn", shift_label=False), "rnn is not supported where slots speak of their own"),
@@ -222,7 +258,10 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (dflash(layer_types=["full_attention"]), "layer_types has 1 entries for 2 layers"),
         (dflash(layer_types=["linear_attention"] * 2), "layer_types"),
         (dflash(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
-        (dflash(final_logit_softcapping=20.0), "final_logit_softcapping = 20.0 is not known"),
+        (
+            dflash(final_logit_softcapping=20.0),
+            "final_logit_softcapping = 20.0 is not known in a head",
+        ),
         (speculators("dflash", SLIDING), "sliding_window_non_causal is missing"),
         (speculators("dflash", {"model_type": "gemma4_text"}), "layers of the type gemma4_text are not supported"),
         (speculators("dflash", {"attention_bias": True}), "transformer_layer_config.attention_bias = True"),
@@ -231,7 +270,14 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (speculators("dflash", mask_token_id=None), "mask_token_id is missing"),
         (speculators("dflash", draft_vocab_size=VOCABULARY + 1), "draft_vocab_size = 49 is more than"),
         (speculators("dflash", transformer_layer_config=[]), "transformer_layer_config must be an object"),
-        (speculators("dflash2"), "a speculators head of the kind 'dflash2'"),
+        (speculators("dflash2"), "conv_kernel_size is missing"),
+        (speculators("dflash2", **DFLASH2, sample_from_anchor=True), "sample_from_anchor = True is not known"),
+        (dflash({"output_multiplier": 0.5}), "output_multiplier = 0.5 is not known in a head of the kind dflash"),
+        (treeflash("linear"), "ar_approximation"),
+        (dflash(treeflash_config={"ar_approximation": "swiglu"}), "ar_approximation = swiglu is not known in a head"),
+        (dflash2(conv_group_size=5), "conv_group_size divide hidden_size"),
+        (dflash2(conv_kernel_size=SIZE + 1), "conv_kernel_size must be at most block_size"),
+        (dflash2(final_logit_softcapping=0.0), "final_logit_softcapping"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
