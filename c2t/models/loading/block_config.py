@@ -35,12 +35,14 @@ def flattened(raw: dict[str, Any], path: Path, anchor: bool | None = None) -> di
     """Return the config of a block drafter with the fields of a `BlockForm` under FORM. anchor: what the user says
     about its alignment. InputError that names a field which c2t does not compute, or which is missing."""
     fields = fields_of(raw, path)
-    given, layers = fields.given, fields.layers
+    given, layers, rope = fields.given, fields.layers, fields.layers.get("rope_parameters")
+    if fields.nested and isinstance(rope, dict) and SLIDING in rope:  # by types of layers; speculators takes this one
+        layers["rope_parameters"] = rope[SLIDING]
     ids = "aux_hidden_state_layer_ids" if fields.nested else "target_layer_ids"
-    for name in ("block_size", "mask_token_id", ids):
-        if name not in given:
+    for name in ("block_size", "mask_token_id", ids, "vocab_size", "hidden_size"):
+        if name not in given and name not in layers:
             raise InputError(f"{path}: {name} is missing")
-    tokens, hidden = layers.get("vocab_size", 0), layers.get("hidden_size")
+    tokens, hidden = layers["vocab_size"], layers["hidden_size"]
     if given["mask_token_id"] >= tokens:
         raise InputError(f"{path}: mask_token_id = {given['mask_token_id']} must be one of {tokens} tokens")
     draft_vocab = given.get("draft_vocab_size", tokens)
@@ -67,7 +69,7 @@ def _from_anchor(fields: BlockFields, raw: dict[str, Any], named: bool | None) -
     """Return True if slot k speaks of the token k + 1 after the root's position, not k."""
     stated = fields.stated("sample_from_anchor", "shift_label")
     if raw.get("architectures") == [DSPARK] and not fields.nested:
-        stated["architectures"] = True
+        stated[f"from_anchor of {DSPARK}"] = True
     if named is not None:
         stated[ANCHOR.strip("+=")] = named
     if stated:

@@ -148,6 +148,12 @@ def test_sizes_that_speculators_leaves_out_are_transformers_defaults(tmp_path: P
         form(write(tmp_path, config, BARE))
 
 
+def test_of_ropes_by_types_of_layers_speculators_takes_that_of_windows(tmp_path: Path) -> None:
+    ropes = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 5e5, "rope_type": "default"}}
+    head = load_head(write(tmp_path, speculators("dflash", {"rope_parameters": ropes}), BARE), TARGET.embed_tokens)
+    assert head.config.rope_parameters["rope_theta"] == 5e5
+
+
 @pytest.mark.parametrize(
     "rename",
     [
