@@ -1,5 +1,5 @@
 """EAGLE-3 heads as they are published, written down again without the library: the files of each layout, and what
-SafeAILab's, SGLang's, vLLM's and speculators' modelling code computes from them, in plain torch.
+SafeAILab's, SGLang's, vLLM's, speculators' and DeepSpec's modelling code computes from them, in plain torch.
 
 A case is (config.json, tensors, Math): the file in its layout's names, and the computation in words of this module.
 """
@@ -178,6 +178,20 @@ def speculators(layer: dict | None = None, **changes) -> dict:
     return {name: value for name, value in (config | changes).items() if value != "left out"}
 
 
+def deepspec(**changes) -> dict:
+    """config.json of deepseek-ai's heads: a copy of the target's, and what DeepSpec's trainer adds."""
+    config = {"architectures": ["Qwen3Eagle3Model"], "model_type": "qwen3", "head_dim": 12, **SIZES, **BOOKKEEPING}
+    config |= {"attention_bias": False, "layer_types": ["full_attention"], "max_position_embeddings": 2048}
+    config |= {"max_window_layers": 36, "sliding_window": None, "use_sliding_window": False, "rope_theta": 500.0}
+    config |= {
+        "num_target_layers": 8,
+        "target_layer_ids": [1, 2, 4, 5, 6],
+        "target_model_name_or_path": "Qwen/Qwen3-4B",
+    }
+    config |= {"draft_num_hidden_layers": 1, "ttt_length": 7, "step_loss_decay": 0.8, "tie_word_embeddings": False}
+    return {name: value for name, value in (config | changes).items() if value != "left out"}
+
+
 SPECULATORS = {"first": "layers.0"}
 QWEN3 = {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 12}
 # Entries that heads' configs have from their targets': the class says what layers a flat head has, not model_type.
@@ -210,6 +224,11 @@ LAYOUTS: dict[str, tuple[dict, Math, dict]] = {
     "NeMo": (flat(), Math(), {"prefix": "model."}),
     "phi4": (flat(**PHI4), Math(), {}),
     "qwq": (flat(**QWQ), Math(), {}),
+    "deepseek-ai": (
+        deepspec(),
+        Math(taps=5, query_norm=True, head_dim=12, rope=(500.0, "default", {}), reduced=VOCABULARY),
+        SPECULATORS,
+    ),
     "speculators": (speculators(), Math(), SPECULATORS),
     "norm_before_residual": (speculators(norm_before_residual=True), Math(residual="normed state"), SPECULATORS),
     "flat norm_before_residual": (flat(norm_before_residual=True), Math(residual="normed state"), {}),

@@ -30,7 +30,8 @@ class Eagle3Variant:
     taps: number of the target's states that the head reads; 0: the post-norm state after the last layer, and no fc.
     inputs: the layers whose inputs these states are, the number of layers standing for the output of the last one
     before the final norm. layer_ids: the same in a config that does not say whether it counts inputs or outputs.
-    Without both of them: a low, a middle and a high layer.
+    Without both of them: a low, a middle and a high layer. target_layers: of the target that it was trained for, None
+    where its config does not say.
     norm_before_fc: all states are normed as one. fc_norm: each is normed by itself. norm_before_residual: the layer
     adds to norm(g), not to g. norm_output: norm(y), not y, takes the place of g.
     """
@@ -38,6 +39,7 @@ class Eagle3Variant:
     taps: int = 3
     inputs: tuple[int, ...] | None = None
     layer_ids: tuple[int, ...] | None = None
+    target_layers: int | None = None
     fc_bias: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
@@ -101,9 +103,14 @@ class Eagle3Head(Head):
         )
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
-        """See `Head.taps`; InputError for layers that the target does not have, and for ids of which it is not clear
-        whether they count inputs or outputs."""
+        """See `Head.taps`; InputError for another target's head, for layers that the target does not have, and for ids
+        of which it is not clear whether they count inputs or outputs."""
         variant = self.variant
+        if variant.target_layers not in (None, target_layers):
+            raise InputError(
+                f"num_target_layers = {variant.target_layers}, and the target has {target_layers} layers: take the "
+                "head of this target"
+            )
         if not variant.taps:
             return ()
         if variant.inputs is not None:

@@ -1,26 +1,34 @@
 """The configs and weights of published EAGLE-3 heads in one form: SafeAILab's, which SpecForge, lmsys and AngelSlim
-share ("flat"), and speculators' (RedHatAI).
+share ("flat"), speculators' (RedHatAI), and DeepSpec's (deepseek-ai).
 
 What changes the computation is read, or refused by its name. Engines differ in what a field means if it is left out;
 where they do, it must be there.
 """
 
+import json
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 
 from c2t.errors import InputError
 from c2t.models.drafts.eagle3 import Eagle3Variant
+from c2t.models.loading.checkpoint_files import Layers
+from c2t.storage.checked import from_json
 
 KIND = "speculators_model_type"
 ARCHITECTURES = [["LlamaForCausalLMEagle3"], ["Eagle3LlamaForCausalLM"], ["Eagle3Speculator"], ["Eagle3DraftModel"]]
+DEEPSPEC = "Qwen3Eagle3Model"
 MODEL_TYPES = ("llama", "qwen3")
 IDS = "eagle_aux_hidden_state_layer_ids"
 SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 MOST_TAPS = 5
+LayerId = Annotated[int, Field(ge=0, le=1024)]  # of the target
+LayerIds = Annotated[list[LayerId], Field(min_length=1, max_length=MOST_TAPS)]
 
 # Fields that are read, besides SWITCHES and IDS.
 READ = {
@@ -28,7 +36,7 @@ READ = {
     *("num_hidden_layers", "rms_norm_eps", "vocab_size", "max_position_embeddings", "max_sequence_length"),
     *("rope_theta", "rope_scaling", "rope_parameters", "draft_vocab_size", "target_hidden_size", "model_type", KIND),
     *("attention_bias", "mlp_bias", "bias", "num_aux_hidden_states", "use_aux_hidden_state", "use_aux_norm"),
-    *("architectures", "target_rows", "taps"),
+    *("architectures", "target_rows", "taps", "num_target_layers"),
 }
 # Fields that change the computation, with the only value that c2t computes.
 ONLY = {
@@ -56,11 +64,17 @@ IGNORED = {
     *("pruned_heads", "task_specific_params", "tokenizer_class", "use_bfloat16", "tf_legacy_loss", "use_cache"),
     *("bos_token_id", "eos_token_id", "pad_token_id", "embd_pdrop", "resid_pdrop"),
 }
+# Fields of DeepSpec's trainer.
+TRAINING = ("ttt_length", "step_loss_decay", "target_model_name_or_path", "draft_num_hidden_layers")
 
 
 def is_eagle3(raw: dict[str, Any]) -> bool:
     """Return True for the config.json of an EAGLE-3 head."""
-    return KIND in raw or "draft_vocab_size" in raw or _has_class(raw)
+    return KIND in raw or "draft_vocab_size" in raw or _has_class(raw) or _is_deepspec(raw)
+
+
+def _is_deepspec(raw: dict[str, Any]) -> bool:
+    return raw.get("architectures") == [DEEPSPEC]
 
 
 def _has_class(raw: dict[str, Any]) -> bool:
@@ -83,6 +97,8 @@ def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     if twice:
         raise InputError(f"{path}: {twice[0]} is there twice, with different values")
     flat = layer | outer | eagle
+    if _is_deepspec(raw):
+        flat = _of_deepspec(flat, path)
     # A flat config of EAGLE's own class has Llama's layers, whatever model_type it took over from its target.
     by_class = KIND not in raw and _has_class(raw)
     if KIND in raw:
@@ -102,6 +118,24 @@ def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
         flat["rope_parameters"] = rope["full_attention"]
     flat.setdefault("draft_vocab_size", flat.get("vocab_size"))
     return flat
+
+
+def _of_deepspec(flat: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return DeepSpec's config in the flat form: its `target_layer_ids` count outputs of layers, whose states are the
+    inputs of the next ones. InputError for several layers, each of which would read the token, and for the target's
+    last one, whose output it reads after the final norm."""
+    several = [name for name in ("num_hidden_layers", "draft_num_hidden_layers") if flat.get(name, 1) != 1]
+    if several:
+        raise InputError(f"{path}: {several[0]} = {flat[several[0]]}: {DEEPSPEC} is supported with one layer only")
+    count: int = from_json(Layers, json.dumps(flat.get("num_target_layers")), f"{path}: num_target_layers")
+    ids: list[int] = from_json(LayerIds, json.dumps(flat.get("target_layer_ids")), f"{path}: target_layer_ids")
+    if any(low >= high for low, high in pairwise(ids)) or ids[-1] > count - 2:
+        raise InputError(
+            f"{path}: target_layer_ids = {ids} must rise, up to {count - 2} for a target of {count} layers (the last "
+            "one's output would be read after the final norm)"
+        )
+    left = {name: value for name, value in flat.items() if name not in (*TRAINING, "target_layer_ids")}
+    return left | {"taps": [number + 1 for number in ids]}
 
 
 def _without_nulls(part: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +180,8 @@ def variant_of(flat: dict[str, Any], path: Path) -> Eagle3Variant:
     other_width = flat.get("target_hidden_size", flat["hidden_size"]) != flat["hidden_size"]
     if not taps and (switches["fc_norm"] or switches["norm_before_fc"] or other_width):
         raise InputError(f"{path}: use_aux_hidden_state is false, so there is no fc for norms or another width")
-    return Eagle3Variant(taps, inputs, ids, flat.get("bias", False) and taps > 0, **switches)
+    form = taps, inputs, ids, flat.get("num_target_layers"), flat.get("bias", False) and taps > 0
+    return Eagle3Variant(*form, **switches)
 
 
 def renamed(state: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:

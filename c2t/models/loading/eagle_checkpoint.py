@@ -38,8 +38,7 @@ ROPES: dict[str, set[str]] = {
     "yarn": {"factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "original_max_position_embeddings"},
 }
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t, which upstream ignores
-_Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
-_Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
+_Layers = eagle3_config.LayerIds | None
 PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
 TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
 SUBFOLDERS = "*/*"  # of a repository: other formats, training states
@@ -291,6 +290,8 @@ def _variant(head: Eagle3Head) -> dict:
         raw["taps"] = list(variant.inputs)
     if variant.layer_ids is not None:
         raw[eagle3_config.IDS] = list(variant.layer_ids)
+    if variant.target_layers is not None:
+        raw["num_target_layers"] = variant.target_layers
     if config.head_dim != config.hidden_size // config.num_attention_heads:
         raw["head_dim"] = config.head_dim
     return raw | {name: True for name in ("attention_bias", "mlp_bias") if getattr(config, name, False)}
@@ -332,6 +333,7 @@ class _Sizes:
     num_aux_hidden_states: Annotated[int, Field(ge=1, le=eagle3_config.MOST_TAPS)] = 3
     eagle_aux_hidden_state_layer_ids: _Layers = None
     taps: _Layers = None
+    num_target_layers: Layers | None = None
 
 
 def _read_config(folder: Path) -> dict:

@@ -18,7 +18,18 @@ from c2t.models.target.target import Target
 from c2t.policies import Eagle2, Plain
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
-from tests.eagle3_reference import LAYOUTS, REDUCED, SPECULATORS, Math, draft, file, flat, speculators, weights
+from tests.eagle3_reference import (
+    LAYOUTS,
+    REDUCED,
+    SPECULATORS,
+    Math,
+    deepspec,
+    draft,
+    file,
+    flat,
+    speculators,
+    weights,
+)
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.rounding import assert_same_network
 from tests.toys import (
@@ -49,6 +60,13 @@ def embedding() -> nn.Embedding:
 def write(folder: Path, config: dict, maths: Math, names: dict, **changes) -> Path:
     state = file(weights(maths), **names)
     return write_head(folder, config, {k: v for k, v in (state | changes).items() if v is not None})
+
+
+def math_of(config: dict) -> tuple[Math, dict]:
+    """What a head of three taps computes, and the names in its file."""
+    if "ttt_length" in config:
+        return Math(head_dim=12, query_norm=True, reduced=VOCABULARY), SPECULATORS
+    return Math(), SPECULATORS if "speculators_model_type" in config else {}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -94,6 +112,18 @@ def test_a_head_narrower_than_its_target_brings_its_embedding(tmp_path: Path) ->
 
 
 @torch.no_grad()
+def test_a_head_may_bring_its_embedding(tmp_path: Path) -> None:
+    """DeepSpec's do, and an LM head over all tokens; most are copies of the target's, but nothing says so."""
+    config, maths, names = LAYOUTS["deepseek-ai"]
+    own = torch.randn(VOCABULARY, 32)
+    head = load_head(write(tmp_path, config, maths, names, **{"embed_tokens.weight": own}), embedding())
+    features = torch.randn(len(TEXT), 5 * 32, dtype=torch.float64)
+    hidden = head(head.read(features[None]), torch.tensor([TEXT]))
+    wanted = draft(maths, weights(maths), own.double(), features, TEXT, [])
+    assert_same_network(head.lm_head(head.readable(hidden))[0, -1], wanted)
+
+
+@torch.no_grad()
 def test_a_head_reads_the_embedding_as_it_is_stored(tmp_path: Path) -> None:
     """Gemma's embedding is multiplied in its own forward; engines give heads the table."""
 
@@ -121,12 +151,13 @@ IDS = "eagle_aux_hidden_state_layer_ids"
         (speculators(**{IDS: None}), 36, (2, 18, 33)),
         (speculators(**{IDS: [1, 17, 33]}), 36, (1, 17, 33)),  # speculators counts inputs
         (speculators(**{IDS: [5, 9, 13]}), 36, (5, 9, 13)),
+        (deepspec(target_layer_ids=[1, 17, 33], num_target_layers=36), 36, (2, 18, 34)),  # outputs, whatever they are
+        (deepspec(target_layer_ids=[0, 2, 6]), 8, (1, 3, 7)),
     ],
     ids=lambda value: "" if isinstance(value, dict) else str(value),
 )
 def test_taps_are_those_of_the_config(config: dict, layers: int, taps: tuple, tmp_path: Path) -> None:
-    names = SPECULATORS if "speculators_model_type" in config else {}
-    assert load_head(write(tmp_path, config, Math(), names), embedding()).taps(layers) == taps
+    assert load_head(write(tmp_path, config, *math_of(config)), embedding()).taps(layers) == taps
 
 
 @pytest.mark.parametrize(
@@ -136,11 +167,15 @@ def test_taps_are_those_of_the_config(config: dict, layers: int, taps: tuple, tm
         (flat(**{IDS: [1, 17, 33]}), 28, "taps = 2,18,34: a target of 28 layers has the states 0 to 28"),
         (speculators(**{IDS: [2, 18, 40]}), 36, "taps = 2,18,40: a target of 36 layers"),
         (flat(), 6, "a target of 6 has too few"),
+        (
+            deepspec(target_layer_ids=[1, 2, 6]),
+            9,
+            "num_target_layers = 8, and the target has 9 layers: take the head of",
+        ),
     ],
 )
 def test_taps_that_the_target_lacks_are_refused(config: dict, layers: int, message: str, tmp_path: Path) -> None:
-    names = SPECULATORS if "speculators_model_type" in config else {}
-    head = load_head(write(tmp_path, config, Math(), names), embedding())
+    head = load_head(write(tmp_path, config, *math_of(config)), embedding())
     with pytest.raises(InputError, match=message) as caught:
         head.taps(layers)
     assert "\n" not in str(caught.value)
@@ -249,13 +284,21 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
         (flat(rope_scaling={"rope_type": "llama3", "factor": 2.0}), "no head can be built"),
         (flat(eagle_config={"use_aux_hidden_state": False}, fc_norm=True), "there is no fc for norms"),
         (flat(architectures=3, draft_vocab_size={}), "draft_vocab_size = {} must be"),
+        (flat(target_layer_ids=[1, 2, 3]), r"target_layer_ids = \[1, 2, 3\] is not known"),
+        (deepspec(num_hidden_layers=2), "num_hidden_layers = 2: Qwen3Eagle3Model is supported with one layer only"),
+        (deepspec(draft_num_hidden_layers=2), "draft_num_hidden_layers = 2: Qwen3Eagle3Model"),
+        (deepspec(num_target_layers="left out"), "num_target_layers: .* must be a whole number"),
+        (deepspec(target_layer_ids="left out"), "target_layer_ids: .* must be a list"),
+        (deepspec(target_layer_ids=[-1, 2, 3]), "target_layer_ids.* at least 0"),
+        (deepspec(target_layer_ids=[3, 2, 1]), r"target_layer_ids = \[3, 2, 1\] must rise, up to 6"),
+        (deepspec(target_layer_ids=[1, 2, 7]), "output would be read after the final norm"),
+        (deepspec(is_causal=False), "is_causal = False is not supported"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_not_understood_is_refused_by_name(config: dict, message: str, tmp_path: Path) -> None:
-    names = SPECULATORS if "speculators_model_type" in config else {}
     with pytest.raises(InputError, match=message) as caught:
-        load_head(write(tmp_path, config, Math(), names), embedding())
+        load_head(write(tmp_path, config, *math_of(config)), embedding())
     assert "\n" not in str(caught.value)
 
 
