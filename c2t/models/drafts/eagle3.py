@@ -33,7 +33,8 @@ class Eagle3Variant:
     Without both of them: a low, a middle and a high layer. target_layers: of the target that it was trained for, None
     where its config does not say.
     norm_before_fc: all states are normed as one. fc_norm: each is normed by itself. norm_before_residual: the layer
-    adds to norm(g), not to g. norm_output: norm(y), not y, takes the place of g.
+    adds to norm(g), not to g. norm_output: norm(y), not y, takes the place of g. windows: positions that a token sees
+    in each layer, its own included; 0: all. Without them it sees all in every layer.
     """
 
     taps: int = 3
@@ -45,6 +46,7 @@ class Eagle3Variant:
     fc_norm: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False
+    windows: tuple[int, ...] = ()
 
 
 class Eagle3Head(Head):
@@ -143,10 +145,29 @@ class Eagle3Head(Head):
     ) -> Float[Tensor, "B n H"]:
         """See `EagleHead.forward`; features are what `read` returned, or earlier outputs of the head."""
         embedded, rotation = self.embed_tokens(tokens).to(features.dtype), self.rotation(features, positions)
-        hidden = self.midlayer(embedded, features, rotation, mask, cache)
-        for layer in self.layers.values():
+        masks = self._masks(tokens, positions, mask, cache)
+        hidden = self.midlayer(embedded, features, rotation, masks[0], cache)
+        for layer, mask in zip(self.layers.values(), masks[1:], strict=True):
             hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
         return self.norm(hidden) if self.variant.norm_output else hidden
+
+    def _masks(
+        self,
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"] | None,
+        mask: Bool[Tensor, "B 1 n t"] | None,
+        cache: KVCache | None,
+    ) -> list[Bool[Tensor, "_ 1 n t"] | None]:
+        """Return the mask of each layer, cut at its window by the positions of keys, those of trees included."""
+        windows = self.variant.windows or (0,) * self.num_layers
+        if not any(windows):
+            return [mask] * self.num_layers
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        keys = positions if cache is None else cache.positions(positions)
+        back = (positions[:, :, None] - keys[:, None])[:, None]
+        seen = back >= 0 if mask is None else mask
+        return [seen & (back < window) if window else mask for window in windows]
 
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Return logits over the target's vocabulary, -inf for tokens that the draft does not have; `lm_head` is not

@@ -18,6 +18,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from c2t.errors import InputError
 from c2t.models.drafts.eagle3 import Eagle3Variant
 from c2t.models.loading.checkpoint_files import Layers
+from c2t.models.target.families import FULL, SLIDING
 from c2t.storage.checked import from_json
 
 KIND = "speculators_model_type"
@@ -37,12 +38,12 @@ READ = {
     *("rope_theta", "rope_scaling", "rope_parameters", "draft_vocab_size", "target_hidden_size", "model_type", KIND),
     *("attention_bias", "mlp_bias", "bias", "num_aux_hidden_states", "use_aux_hidden_state", "use_aux_norm"),
     *("architectures", "target_rows", "taps", "num_target_layers"),
+    *("layer_types", "use_sliding_window", "sliding_window"),
 }
 # Fields that change the computation, with the only value that c2t computes.
 ONLY = {
     "logit_scale": 1,
     "partial_rotary_factor": 1,
-    "use_sliding_window": False,
     "is_causal": True,
     "parallel_drafting": False,
     "parallel_draft_step": 1,
@@ -52,12 +53,12 @@ ONLY = {
     "next_layer_regular": True,
 }
 # Fields of training, of generation and of bookkeeping. The weights decide about tie_word_embeddings: a head's file has
-# its LM head, or is refused. sliding_window does nothing where layer_types and use_sliding_window ask for none.
+# its LM head, or is refused. max_window_layers does nothing where there are layer_types.
 IGNORED = {
     *PreTrainedConfig().to_dict(),
     *GenerationConfig().to_dict(),
     *("speculators_version", "speculators_config", "auto_map", "torch_dtype", "initializer_range", "pretraining_tp"),
-    *("attention_dropout", "has_lm_head", "sliding_window", "max_window_layers", "embed_requires_grad"),
+    *("attention_dropout", "has_lm_head", "max_window_layers", "embed_requires_grad"),
     *("enable_sp_ulysses", "has_no_defaults_at_init", "parallel_draft_heads_num_layers", "mask_token_id", "ttt_steps"),
     *("decoder_start_token_id", "sep_token_id", "unk_token_id", "tie_word_embeddings", "is_decoder", "torchscript"),
     *("add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "finetuning_task", "prefix"),
@@ -114,9 +115,11 @@ def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
             "one that the head was trained with"
         )
     rope = flat.get("rope_parameters")
-    if isinstance(rope, dict) and isinstance(rope.get("full_attention"), dict):  # one for each type of layers
-        flat["rope_parameters"] = rope["full_attention"]
+    for kind in (FULL, SLIDING):  # where there is one for each, speculators turns all layers by the latter
+        if isinstance(rope, dict) and isinstance(rope.get(kind), dict):
+            flat["rope_parameters"] = rope[kind]
     flat.setdefault("draft_vocab_size", flat.get("vocab_size"))
+    flat.setdefault("num_hidden_layers", 1)
     return flat
 
 
@@ -146,9 +149,6 @@ def _check_field(name: str, value: Any, path: Path) -> None:
     if name == "model_type":
         if value not in (*MODEL_TYPES, "speculators"):
             raise InputError(f"{path}: layers of the type {value!r} are not supported; {', '.join(MODEL_TYPES)} are")
-    elif name == "layer_types":
-        if not isinstance(value, list) or any(kind != "full_attention" for kind in value):
-            raise InputError(f"{path}: layer_types = {value}: heads with other than full_attention are not supported")
     elif name in ONLY:
         if value != ONLY[name]:
             raise InputError(f"{path}: {name} = {value} is not supported, only {ONLY[name]}")
@@ -173,7 +173,7 @@ def variant_of(flat: dict[str, Any], path: Path) -> Eagle3Variant:
         raise InputError(f"{path}: {taps} states are read, but {IDS} does not say which")
     elif given is not None and len(given) != taps:
         raise InputError(f"{path}: {IDS} has {len(given)} layers, num_aux_hidden_states is {taps}")
-    switches = {name: flat.get(name, False) for name in SWITCHES}
+    switches: dict[str, Any] = {name: flat.get(name, False) for name in SWITCHES}
     switches["fc_norm"] |= flat.get("use_aux_norm", False)  # its old name
     if switches["fc_norm"] and switches["norm_before_fc"]:
         raise InputError(f"{path}: fc_norm and norm_before_fc exclude each other")
@@ -181,7 +181,28 @@ def variant_of(flat: dict[str, Any], path: Path) -> Eagle3Variant:
     if not taps and (switches["fc_norm"] or switches["norm_before_fc"] or other_width):
         raise InputError(f"{path}: use_aux_hidden_state is false, so there is no fc for norms or another width")
     form = taps, inputs, ids, flat.get("num_target_layers"), flat.get("bias", False) and taps > 0
-    return Eagle3Variant(*form, **switches)
+    return Eagle3Variant(*form, windows=windows_of(flat, path), **switches)
+
+
+def windows_of(flat: dict[str, Any], path: Path) -> tuple[int, ...]:
+    """Return the window of each layer, 0 for none; () where none has one: sliding_window alone asks for nothing.
+    InputError for entries that contradict each other."""
+    kinds, window = flat.get("layer_types", []), flat.get("sliding_window")
+    if others := set(kinds) - {FULL, SLIDING}:
+        raise InputError(f"{path}: layer_types = {min(others)!r} is not supported, only {FULL} and {SLIDING}")
+    sliding = SLIDING in kinds
+    # Llama's config has no such switch; Qwen3's is off where it is not written.
+    switch = flat.get("use_sliding_window", sliding and flat.get("model_type") != "qwen3")
+    if switch != sliding:
+        raise InputError(
+            f"{path}: use_sliding_window is {str(switch).lower()}, and layer_types has {'some' if sliding else 'no'} "
+            f"{SLIDING}: write what the head was trained with"
+        )
+    if sliding and not (window and len(kinds) == flat["num_hidden_layers"]):
+        raise InputError(
+            f"{path}: {SLIDING} needs sliding_window, and layer_types one entry for each of num_hidden_layers"
+        )
+    return tuple(window if kind == SLIDING else 0 for kind in kinds) if sliding else ()
 
 
 def renamed(state: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:

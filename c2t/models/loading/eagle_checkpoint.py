@@ -25,6 +25,7 @@ from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.loading import eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
+from c2t.models.target.families import FULL, SLIDING
 from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
@@ -292,6 +293,9 @@ def _variant(head: Eagle3Head) -> dict:
         raw[eagle3_config.IDS] = list(variant.layer_ids)
     if variant.target_layers is not None:
         raw["num_target_layers"] = variant.target_layers
+    if variant.windows:
+        raw |= {"sliding_window": max(variant.windows), "use_sliding_window": True}
+        raw["layer_types"] = [SLIDING if window else FULL for window in variant.windows]
     if config.head_dim != config.hidden_size // config.num_attention_heads:
         raw["head_dim"] = config.head_dim
     return raw | {name: True for name in ("attention_bias", "mlp_bias") if getattr(config, name, False)}
@@ -334,6 +338,9 @@ class _Sizes:
     eagle_aux_hidden_state_layer_ids: _Layers = None
     taps: _Layers = None
     num_target_layers: Layers | None = None
+    layer_types: list[str] | None = None
+    use_sliding_window: bool = False
+    sliding_window: Annotated[int, Field(ge=0, le=2**31)] | None = None
 
 
 def _read_config(folder: Path) -> dict:

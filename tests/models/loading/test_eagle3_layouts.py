@@ -20,8 +20,11 @@ from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
 from tests.eagle3_reference import (
     LAYOUTS,
+    MIXED,
+    QWEN3,
     REDUCED,
     SPECULATORS,
+    WINDOWED,
     Math,
     deepspec,
     draft,
@@ -203,7 +206,14 @@ def test_states_are_tapped_up_to_the_end_of_the_last_layer() -> None:
 
 @pytest.mark.parametrize(
     ("layout", "temperature"),
-    [("several layers", 0.0), ("one tap", 0.0), ("speculators of 2026", 0.0), ("SafeAILab", 0.0), ("SafeAILab", 0.8)],
+    [
+        ("several layers", 0.0),
+        ("one tap", 0.0),
+        ("speculators of 2026", 0.0),
+        ("flat, windows in some layers", 0.0),
+        ("SafeAILab", 0.0),
+        ("SafeAILab", 0.8),
+    ],
 )
 def test_text_is_the_targets_and_replay_is_live(layout: str, temperature: float, tmp_path: Path) -> None:
     target, sampling = deep_target(), Sampling(temperature, seed=3)
@@ -256,9 +266,18 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
         (flat(logit_scale=0.5), "logit_scale = 0.5 is not supported, only 1"),
         (flat(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
         (flat(quantization_config={"bits": 4}), "quantization_config = .* is not known"),
-        (flat(layer_types=["sliding_attention"]), "layer_types = .*full_attention"),
+        (flat(layer_types=["chunked_attention"]), "layer_types = 'chunked_attention' is not supported"),
         (flat(layer_types=3), "layer_types = 3"),
-        (speculators({"use_sliding_window": True, "sliding_window": 4}), "use_sliding_window = True is not supported"),
+        (flat(layer_types=["sliding_attention"]), "sliding_attention needs sliding_window"),
+        (flat(**WINDOWED | {"sliding_window": 0}), "sliding_attention needs sliding_window"),
+        (flat(**WINDOWED | {"sliding_window": -4}), "sliding_window = -4 must be at least 0"),
+        (flat(**WINDOWED | {"layer_types": 4 * ["sliding_attention"]}), "layer_types one entry for each of num_hidden"),
+        (flat(**WINDOWED | {"use_sliding_window": False}), "use_sliding_window is false, and layer_types has some"),
+        (flat(**WINDOWED | {"layer_types": None}), "use_sliding_window is true, and layer_types has no sliding"),
+        (
+            speculators(QWEN3 | MIXED | {"use_sliding_window": None}),
+            "use_sliding_window is false, and layer_types has some",
+        ),
         (flat(eagle_config={"use_mtp_layernorm": True}), "use_mtp_layernorm = True is not supported"),
         (flat(eagle_config={"draft_vocab_size": 9}), "draft_vocab_size is there twice"),
         (flat(eagle_config=[1]), "eagle_config must be objects"),
