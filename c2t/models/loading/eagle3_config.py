@@ -45,7 +45,6 @@ ONLY = {
     "logit_scale": 1,
     "partial_rotary_factor": 1,
     "is_causal": True,
-    "parallel_drafting": False,
     "parallel_draft_step": 1,
     "use_input_layernorm_in_first_layer": True,  # this and the next three as NVIDIA's ModelOpt writes them
     "use_last_layernorm": True,
@@ -59,7 +58,14 @@ IGNORED = {
     *GenerationConfig().to_dict(),
     *("speculators_version", "speculators_config", "auto_map", "torch_dtype", "initializer_range", "pretraining_tp"),
     *("attention_dropout", "has_lm_head", "max_window_layers", "embed_requires_grad"),
-    *("enable_sp_ulysses", "has_no_defaults_at_init", "parallel_draft_heads_num_layers", "mask_token_id", "ttt_steps"),
+    *(
+        "parallel_drafting",
+        "enable_sp_ulysses",
+        "has_no_defaults_at_init",
+        "parallel_draft_heads_num_layers",
+        "mask_token_id",
+        "ttt_steps",
+    ),
     *("decoder_start_token_id", "sep_token_id", "unk_token_id", "tie_word_embeddings", "is_decoder", "torchscript"),
     *("add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "finetuning_task", "prefix"),
     *("pruned_heads", "task_specific_params", "tokenizer_class", "use_bfloat16", "tf_legacy_loss", "use_cache"),

@@ -2,6 +2,7 @@
 and shards."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.loading import eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
+from c2t.models.loading.unread_heads import refuse_unread, refuse_unread_weights
 from c2t.models.target.families import FULL, SLIDING
 from c2t.storage.checked import OPEN, from_json, read_file
 
@@ -38,6 +40,7 @@ ROPES: dict[str, set[str]] = {
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
     "yarn": {"factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "original_max_position_embeddings"},
 }
+EAGLE = re.compile("ForCausalLM(Eagle)?$")  # classes of EAGLE-1/2 heads, which upstream names by their layer's
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t, which upstream ignores
 _Layers = eagle3_config.LayerIds | None
 PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
@@ -98,6 +101,7 @@ def load_head(
                 f"{folder}: the draft head has {name} {mine}, the target {theirs}; take the head of this target"
             )
     state = read_weights(folder)
+    refuse_unread_weights(state, folder)
     if eagle3_config.is_eagle3(raw):
         state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
@@ -160,8 +164,11 @@ def _head(raw: dict, path: Path) -> Head:
         return block.build_head(raw, _config(raw), path)
     if "medusa_num_heads" in raw:
         return MedusaHead(_config(raw), raw["medusa_num_heads"], raw.get("layer_of"))
-    if raw.get("architectures") == [MTPHead.__name__]:
+    named = raw.get("architectures")
+    if named == [MTPHead.__name__]:
         return MTPHead(_config(raw))
+    if isinstance(named, list) and not all(map(EAGLE.search, map(str, named))):
+        raise InputError(f"architectures = {named} is no kind of head that c2t knows")
     return EagleHead(_config(raw), bias=raw.get("bias", True), qkv_bias=bool(raw.get("qkv_bias", False)))
 
 
@@ -349,6 +356,7 @@ def _read_config(folder: Path) -> dict:
         raise InputError(f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights")
     text = read_file(path)
     raw = from_json(dict[str, Any], text, path)
+    refuse_unread(raw, path)
     if eagle3_config.is_eagle3(raw):
         raw = eagle3_config.flattened(raw, path)
         text = json.dumps(raw)
