@@ -84,10 +84,12 @@ class NextTokenDistributions:
 
     hidden: the draft's last hidden states at these slots, None if it has none. vocabulary: tokens of the logits, None
     for all; other tokens have probability 0. rows: the slots of a packed batch of S logits, row after row; any other
-    slot has the distribution of some slot among them. None: the logits are (B, F, v).
+    slot has the distribution of some slot among them. None: the logits are (B, F, v). confidence: the draft's own guess
+    at the probability that the next token is accepted, one number for each slot; None if it makes none.
     """
 
     rows: Ragged | None = None
+    confidence: Float[Tensor, "B F"] | None = None
 
     def __init__(
         self,
@@ -98,6 +100,12 @@ class NextTokenDistributions:
     ):
         self.hidden, self.vocabulary, self.rows = hidden, vocabulary, rows
         self._drafted = logits
+
+    def with_logits(self, logits: Float[Tensor, "*S w"], rows: Ragged | None) -> "NextTokenDistributions":
+        """Return distributions with other logits, after the same slots of the same draft. rows: as in the class."""
+        changed = NextTokenDistributions(logits, self.hidden, self.vocabulary, rows)
+        changed.confidence = self.confidence
+        return changed
 
     def _at_slots(self, values: Shaped[Tensor, "*S"]) -> Shaped[Tensor, "B F ..."]:
         return values if self.rows is None else self.rows.back(values)

@@ -9,7 +9,8 @@ numbers (`c2t.sessions.coupled`).
 Residual rule (DySpec, Algorithm 3; SpecInfer): for children that were sampled from the draft's distribution D. With the
 target's distribution R, child y is accepted with probability min(1, R[y] / D[y]). After a rejection R becomes the
 residual norm(max(R - D, 0)) for the siblings and, if all are rejected, for the bonus token. The rule is lossless only
-if the children were sampled from D, so it refuses ranked trees.
+if the children were sampled from D, so it refuses ranked trees. Children of a slot without D, such as the tokens that a
+constraint forces, are accepted by the target-only rule.
 
 The third rule, MCSD+'s longest fork, is in `c2t.policies.mcsd_plus`.
 """
@@ -85,8 +86,10 @@ def residual(
     path = [slot]
     while True:
         child, remaining = _try_children(tree, slot, target(slot), uniform)
-        ending = active & (child < 0)
-        bonus = torch.where(ending, invert(remaining, uniform(slot, 0)[:, None])[:, 0], bonus)
+        rejected = active & (child < 0)
+        bonus = torch.where(rejected, invert(remaining, uniform(slot, 0)[:, None])[:, 0], bonus)
+        sampled = tree.proposals.row.gather(1, slot[:, None])[:, 0] >= 0
+        child = torch.where(rejected & ~sampled, tree.child(slot, bonus), child)
         active = active & (child >= 0)
         if not active.any():
             break

@@ -27,23 +27,26 @@ class ForcedNode(NamedTuple):
 
 
 class RowTree(NamedTuple):
-    """A row's tree as lists, one entry a slot. path: tokens after the root, None for a slot that is dead or may not
-    follow its parent."""
+    """A row's tree as lists, one entry a slot. sampled: its children were sampled from the draft. path: tokens
+    after the root, None for a slot that is dead or may not follow its parent."""
 
     token: list[int]
     parent: list[int]
     depth: list[int]
     log_joint: list[float]
     alive: list[bool]
+    sampled: list[bool]
     path: list[Path | None]
 
 
 def completed(tree: Tree, constraints: Constraints, left: Sequence[int]) -> Tree:
     """Return the trees without candidates that may not follow, and with the tokens that must follow their most
-    probable leaves. left: tokens that each row may still get."""
+    probable leaves. Sampled candidates stay, since the residual rule counts with them. left: tokens that each row may
+    still get."""
     rows = _row_trees(tree, constraints)
     possible = [[True] * tree.size if row is None else [path is not None for path in row.path] for row in rows]
-    if any(row is not None and row.alive != follow for row, follow in zip(rows, possible, strict=True)):
+    other = any(row is not None and row.alive != follow for row, follow in zip(rows, possible, strict=True))
+    if other and tree.proposals is None:
         tree = replace(tree, alive=tree.alive & torch.tensor(possible, device=tree.alive.device)).packed()
         rows = _row_trees(tree, constraints)
     nodes = [
@@ -55,27 +58,29 @@ def completed(tree: Tree, constraints: Constraints, left: Sequence[int]) -> Tree
 def _row_trees(tree: Tree, constraints: Constraints) -> list[RowTree | None]:
     """Return the trees of the rows with constraints. Policies of fixed size also take candidates that may not follow,
     where others are too few."""
-    columns = tree.token, tree.parent, tree.depth, tree.log_joint, tree.alive
+    sampled = torch.zeros_like(tree.alive) if tree.proposals is None else tree.proposals.row >= 0
+    columns = tree.token, tree.parent, tree.depth, tree.log_joint, tree.alive, sampled
     rows: list[RowTree | None] = []
     for row, of_row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         if constraints.rows[row] is None:
             rows.append(None)
             continue
-        token, parent, depth, log_joint, alive = of_row
+        token, parent, _, _, alive, _ = of_row
         path: list[Path | None] = [()]
         for slot in range(1, tree.size):
             before = path[parent[slot]] if alive[slot] else None
             follows = before is not None and token[slot] in constraints.draftable(row, before)
             path.append((*before, token[slot]) if follows else None)
-        rows.append(RowTree(token, parent, depth, log_joint, alive, path))
+        rows.append(RowTree(*of_row, path))
     return rows
 
 
 def forced_nodes(tree: RowTree, row: int, constraints: Constraints, left: int) -> list[ForcedNode]:
     """Return the forced nodes of one row, where at most `left` tokens may follow."""
-    slots = [slot for slot, alive in enumerate(tree.alive) if alive]
-    inner = {tree.parent[slot] for slot in slots}
-    leaves = [slot for slot in slots if slot not in inner and tree.log_joint[slot] >= log(LEAST)]
+    inner = {parent for parent, alive in zip(tree.parent, tree.alive, strict=True) if alive}
+    inner |= {slot for slot, sampled in enumerate(tree.sampled) if sampled}
+    follow = [slot for slot, path in enumerate(tree.path) if path is not None]
+    leaves = [slot for slot in follow if slot not in inner and tree.log_joint[slot] >= log(LEAST)]
     nodes: list[ForcedNode] = []
     for leaf in nlargest(LEAVES, leaves, key=tree.log_joint.__getitem__):
         above, depth, joint = leaf, tree.depth[leaf], tree.log_joint[leaf]

@@ -1,8 +1,7 @@
 """The constraint of one text, at the nodes of a tree under its last committed token."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,8 +53,7 @@ class RowConstraint:
         if self.ended:
             return
         path = self._before_end(tokens)
-        with self._timed():
-            self._ask(path, lambda matcher: None)
+        self._ask(path, lambda matcher: None)
         self.ended = len(path) < len(tokens)
         self._text += path
         self._at = ()
@@ -83,8 +81,7 @@ class RowConstraint:
         mask = self.mask(path)
         if mask is None or mask.only is None:  # most leaves, and asking the matcher costs as much as a mask
             return ()
-        with self._timed():
-            tokens = self._before_end(self._ask(path, lambda matcher: matcher.forced()))
+        tokens = self._before_end(self._ask(path, lambda matcher: matcher.forced()))
         return tokens if tokens[:1] == (mask.only,) else ()
 
     def _possible(self, path: Path) -> bool:
@@ -99,22 +96,24 @@ class RowConstraint:
         while number >= len(self._room):
             self._room.append(Mask(self.size))
         mask = self._room[number]
-        with self._timed():
-            try:
-                self._ask(path, lambda matcher: matcher.fill(mask))
-            except InputError:  # another path may still be possible
-                mask.words.fill(0)
+        try:
+            self._ask(path, lambda matcher: matcher.fill(mask))
+        except InputError:  # another path may still be possible
+            mask.words.fill(0)
         return mask
 
     def _ask(self, path: Path, question: Callable[[Matcher], Any]) -> Any:
         """Return the matcher's answer after a path. One that gives up, perhaps by what it was asked before, starts
         again and is asked once more."""
+        begin = time.perf_counter()
         try:
             self._move(path)
             return question(self._matcher)
         except InputError:
             self.given_up += 1
             self._start_again()
+        finally:
+            self.seconds += time.perf_counter() - begin
         try:
             self._move(path)
             return question(self._matcher)
@@ -130,7 +129,9 @@ class RowConstraint:
     def _move(self, path: Path) -> None:
         """Let the matcher stand after a path."""
         same = 0
-        while same < min(len(path), len(self._at)) and path[same] == self._at[same]:
+        for new, old in zip(path, self._at, strict=False):
+            if new != old:
+                break
             same += 1
         if back := len(self._at) - same:
             self._matcher.rollback(back)
@@ -141,11 +142,3 @@ class RowConstraint:
     def _before_end(self, tokens: Sequence[int]) -> Path:
         end = next((index for index, token in enumerate(tokens) if token in self.eos), len(tokens))
         return tuple(tokens[:end])
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - begin

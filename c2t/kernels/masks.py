@@ -37,9 +37,11 @@ class Mask:
     @property
     def only(self) -> int | None:
         """The token of a set of one; None for any other set."""
-        used = np.flatnonzero(self.words)
-        word = int(self.words[used[0]]) if len(used) == 1 else 0
-        return 32 * int(used[0]) + word.bit_length() - 1 if word.bit_count() == 1 else None
+        if np.count_nonzero(self.words) != 1:
+            return None
+        place = int(self.words.argmax())
+        word = int(self.words[place])
+        return 32 * place + word.bit_length() - 1 if word.bit_count() == 1 else None
 
     def set_only(self, token: int) -> None:
         """Let the set be of this token."""

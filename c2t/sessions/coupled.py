@@ -85,7 +85,7 @@ def with_noise(
         return rows
     logits = rows.drafted.flatten(0, -2)
     noisy = (logits + noise_of(logits, vocabulary, real.row, position, noise)).view(rows.drafted.shape)
-    return NextTokenDistributions(noisy, rows.hidden, vocabulary, rows.rows)
+    return rows.with_logits(noisy, rows.rows)
 
 
 def noise_of(

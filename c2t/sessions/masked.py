@@ -76,4 +76,4 @@ def with_masks(
     left = logits.masked_fill(constrained & ~possible, float("-inf"))
     empty = constrained & (left == float("-inf")).all(1, keepdim=True)
     left = left.masked_fill(empty & is_token, 0.0).view(rows.drafted.shape)
-    return NextTokenDistributions(left, rows.hidden, vocabulary, rows.rows)
+    return rows.with_logits(left, rows.rows)

@@ -152,7 +152,7 @@ class TargetVerifier:
 
     def completed(self, tree: Tree) -> Tree:
         """See `c2t.decoding.Verifier.completed`."""
-        if not (self.constraints and self.policy.levels) or tree.proposals is not None:
+        if not (self.constraints and self.policy.levels):
             return tree
         grown = completed(tree, self.constraints, self._unwritten())
         trimmed = getattr(self.policy, "trimmed", None)

@@ -58,6 +58,17 @@ def test_text_follows_the_targets_law_among_what_may_follow(name: str, sampling:
 
 
 @pytest.mark.parametrize("rule", ["target-only", "residual"])
+def test_what_must_follow_a_sampled_tree_is_accepted(rule: str) -> None:
+    policy = EVERY_POLICY["specinfer"].policy
+    constraints = rows_of(300, VOCABULARY, SEED)
+    settings = {"max_new_tokens": policy.levels + 4, "sampling": SAMPLINGS["T=1"], "rule": rule}
+    steps = generate(
+        MarkovTarget(TARGET), MarkovDraft(DRAFT), policy, [PROMPT] * 300, **settings, constraints=constraints
+    )
+    assert max(int(step.accepted.length.max()) for step in list(steps)[1:]) > policy.levels
+
+
+@pytest.mark.parametrize("rule", ["target-only", "residual"])
 def test_the_chi_square_catches_a_target_that_is_not_masked_behind_the_root(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,10 @@ class Head(nn.Module):
         self.rotary = LlamaRotaryEmbedding(self.config).to(device)
         return self
 
+    def restrict(self, tokens: Int[Tensor, " v"]) -> None:
+        """Draft only these tokens, given by rising ids."""
+        self.tokens = tokens
+
     def taps(self, target_layers: int) -> tuple[int, ...]:
         """Return the indices of the target's layers whose inputs are the head's features; the number of layers stands
         for the last one's output before the final norm, an empty tuple for that after it."""

@@ -5,6 +5,8 @@ from pathlib import Path
 from torch import nn
 
 from c2t.errors import InputError
+from c2t.models.drafts.block import BlockHead
+from c2t.models.drafts.block_draft import BlockDraft
 from c2t.models.drafts.head_draft import draft_of
 from c2t.models.drafts.published_medusa import PublishedMedusaDraft, is_published, load_heads
 from c2t.models.drafts.session import BaseDraft
@@ -55,6 +57,8 @@ def load(folder: Path, request: DraftRequest) -> BaseDraft:
     head = load_head(folder, embedding_of(target), target.lm_head, taps).requires_grad_(False)
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
     target.tap(head.taps(target.num_layers))
+    if isinstance(head, BlockHead):
+        return BlockDraft(head, target.lm_head)
     return draft_of(head, target.lm_head, request.rounded)
 
 

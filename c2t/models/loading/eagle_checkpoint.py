@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, Qwen3Config
 
 from c2t.errors import InputError, one_line
-from c2t.models.drafts import block
 from c2t.models.drafts.block import BlockHead
 from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
-from c2t.models.loading import eagle3_config
+from c2t.models.loading import block_config, eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
 from c2t.models.loading.unread_heads import refuse_unread, refuse_unread_weights
 from c2t.models.target.families import FULL, SLIDING
@@ -106,6 +105,8 @@ def load_head(
         state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
             raw["model_type"] = "qwen3" if "midlayer.self_attn.q_norm.weight" in state else "llama"
+    if block_config.FORM in raw:
+        raw[block_config.FORM]["own_lm_head"] = "lm_head.weight" in state
     embedding = state.pop("embed_tokens.weight", None)
     if taps is not None:
         if not eagle3_config.is_eagle3(raw):
@@ -134,9 +135,20 @@ def load_head(
             raise InputError(f"{folder}: this head stores no LM head; load it with the target's")
         head.take_rows(lm_head)
     head.embed_tokens = _embedding(embedding, embed_tokens)
+    if isinstance(head, BlockHead) and lm_head is not None:
+        head.share(lm_head)
     if (folder / TOKENS).exists():
-        head.tokens = _read_tokens(folder / TOKENS, vocabulary).to(embed_tokens.weight.device)
+        head.restrict(_read_tokens(folder / TOKENS, vocabulary).to(embed_tokens.weight.device))
+    if isinstance(head, BlockHead):
+        _check_draft_vocabulary(head, folder)
     return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
+
+
+def _check_draft_vocabulary(head: BlockHead, folder: Path) -> None:
+    wanted, tokens = head.form.draft_vocab, head.tokens
+    if wanted is not None and (tokens is None or len(tokens) != wanted):
+        problem = "is missing" if tokens is None else f"has {len(tokens)} tokens"
+        raise InputError(f"{folder}: draft_vocab_size = {wanted}, but {TOKENS} {problem}; copy all of its files")
 
 
 def has_eagle_layer(folder: Path) -> bool:
@@ -160,8 +172,8 @@ def _head(raw: dict, path: Path) -> Head:
         width, target_rows = raw.get("target_hidden_size"), raw.get("target_rows", False)
         variant = eagle3_config.variant_of(raw, path)
         return Eagle3Head(_config(raw), raw["draft_vocab_size"], width, target_rows, variant)
-    if block.is_block(raw):
-        return block.build_head(raw, _config(raw), path)
+    if block_config.FORM in raw:
+        return BlockHead(_config(raw), block_config.form_of(raw))
     if "medusa_num_heads" in raw:
         return MedusaHead(_config(raw), raw["medusa_num_heads"], raw.get("layer_of"))
     named = raw.get("architectures")
@@ -270,7 +282,7 @@ def _raw(head: Head) -> dict:
         raw["target_hidden_size"] = head.target_width
         raw |= _variant(head)
     if isinstance(head, BlockHead):
-        raw |= block.raw_of(head)
+        raw |= block_config.raw_of(head)
     if isinstance(head, MedusaHead):
         raw["medusa_num_heads"] = len(head.heads)
         if head.layer_of:
@@ -279,8 +291,6 @@ def _raw(head: Head) -> dict:
 
 
 def _architecture(head: Head) -> str:
-    if isinstance(head, BlockHead):
-        return block.KIND
     return type(head).__name__ if isinstance(head, MTPHead | MedusaHead) else "LlamaForCausalLM"
 
 
@@ -357,8 +367,9 @@ def _read_config(folder: Path) -> dict:
     text = read_file(path)
     raw = from_json(dict[str, Any], text, path)
     refuse_unread(raw, path)
-    if eagle3_config.is_eagle3(raw):
-        raw = eagle3_config.flattened(raw, path)
+    if block_config.is_block(raw) or eagle3_config.is_eagle3(raw):
+        form = block_config if block_config.is_block(raw) else eagle3_config
+        raw = form.flattened(raw, path)
         text = json.dumps(raw)
     missing = [name for name in _NEEDED if name not in raw]
     if missing:

@@ -157,7 +157,7 @@ class NgramSession(WrappedSession):
             raise_followers(paths, real.row, real.take(slots), rows.drafted, ids, oov_ids, self.prior)
             return rows
         mixed, drafted = mix(paths, slots, rows.log_probs, self.prior), rows.vocabulary
-        return NextTokenDistributions(mixed if drafted is None else drafted.part(mixed), rows.hidden, drafted)
+        return rows.with_logits(mixed if drafted is None else drafted.part(mixed), None)
 
     def grow_tree(self, plan: LevelPlan, root: Root, **inputs: Any) -> Grown | None:
         """See `DraftSession.grow_tree`."""

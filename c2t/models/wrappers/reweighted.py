@@ -84,4 +84,4 @@ def rescored(rows: NextTokenDistributions, k: int, score: Rescore) -> NextTokenD
         tokens, scores, factor, log_norm = map(real.take, (tokens, scores, factor, log_norm))
     index = tokens if rows.vocabulary is None else rows.vocabulary.indices(tokens, real and real.row)
     logits = (rows.drafted - (log_norm - factor)).scatter(-1, index, scores.to(rows.drafted))
-    return NextTokenDistributions(logits, rows.hidden, rows.vocabulary, real)
+    return rows.with_logits(logits, real)

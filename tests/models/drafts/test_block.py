@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig
 
 from c2t.errors import InputError
-from c2t.models.drafts.block import BlockDraft, BlockHead
+from c2t.models.drafts.block import BlockForm, BlockHead
+from c2t.models.drafts.block_draft import BlockDraft
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft
 from c2t.policies import Eagle2
 from c2t.protocols import Root
 from c2t.verification.target_verifier import pad
+from tests.block_reference import block_states
 from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_sums
 from tests.test_joining import EAGLE2, GREEDY, assert_join_is_seamless
@@ -25,58 +26,20 @@ from tests.toys import PROMPTS, SIZES, VOCABULARY, deep_pairs, randomise
 
 CPU = torch.device("cpu")
 SIZE, READ = 4, (1, 3, 4)  # positions of a block; layers of the target whose outputs it reads
+FORM = BlockForm(SIZE, 7, READ)
 CONFIG = LlamaConfig(**SIZES | {"num_hidden_layers": 2, "head_dim": 8})
 
 
 def tapped():
     """A target whose features are the drafter's, and the drafter."""
     target = copy.deepcopy(deep_pairs()["eagle3"][0])  # of its own: other tests have theirs tapped elsewhere
-    head = randomise(BlockHead(CONFIG, SIZE, 7, READ).double(), seed=9, spread=0.3).requires_grad_(False).eval()
+    head = randomise(BlockHead(CONFIG, FORM).double(), seed=9, spread=0.3).requires_grad_(False).eval()
     head.embed_tokens = target.embed_tokens
     target.tap(head.taps(7))
     return target, BlockDraft(head, target.lm_head)
 
 
 TARGET, DRAFT = tapped()
-
-
-def normed(x: Tensor, weight: Tensor) -> Tensor:
-    return x / (x.pow(2).mean(-1, keepdim=True) + CONFIG.rms_norm_eps).sqrt() * weight
-
-
-def turned(x: Tensor, position: int) -> Tensor:
-    """Rotate the two halves of a head's vector, as RoPE does."""
-    half = len(x) // 2
-    angle = position * CONFIG.rope_parameters["rope_theta"] ** (-torch.arange(half).double() / half)
-    first, second = x[:half], x[half:]
-    return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()])
-
-
-def by_definition(head: BlockHead, states: Tensor, root: int) -> Tensor:
-    """States of the masks, token by token and head by head, as DFlash computes them."""
-    context = normed(states @ head.fc.weight.T, head.hidden_norm.weight)
-    start, dim = len(states), head.layers[0].self_attn.head_dim
-    hidden = head.embed_tokens.weight[[root, *[head.mask_token] * (head.size - 1)]].double()
-    for layer in head.layers:
-        attention, x = layer.self_attn, normed(hidden, layer.input_layernorm.weight)
-        read = torch.cat([context, x])
-        attended = torch.zeros_like(x @ attention.q_proj.weight.T)
-        groups = CONFIG.num_attention_heads // CONFIG.num_key_value_heads
-        for number in range(CONFIG.num_attention_heads):
-            own = slice(number * dim, (number + 1) * dim)
-            shared = slice(number // groups * dim, (number // groups + 1) * dim)
-            keys = normed(read @ attention.k_proj.weight[shared].T, attention.k_norm.weight)
-            keys = torch.stack([turned(key, position) for position, key in enumerate(keys)])
-            values = read @ attention.v_proj.weight[shared].T
-            queries = normed(x @ attention.q_proj.weight[own].T, attention.q_norm.weight)
-            for place, query in enumerate(queries):
-                weights = (keys @ turned(query, start + place) / math.sqrt(dim)).softmax(0)
-                attended[place, own] = weights @ values
-        hidden = hidden + attended @ attention.o_proj.weight.T
-        inner = normed(hidden, layer.post_attention_layernorm.weight)
-        gate = torch.nn.functional.silu(inner @ layer.mlp.gate_proj.weight.T)
-        hidden = hidden + (gate * (inner @ layer.mlp.up_proj.weight.T)) @ layer.mlp.down_proj.weight.T
-    return normed(hidden, head.norm.weight)[1:]
 
 
 def read_by(text: list[int]) -> Tensor:
@@ -110,7 +73,7 @@ def test_distributions_are_those_of_the_definition() -> None:
         slots = (tree.depth[0] == depth).nonzero()[:, 0].expand(2, -1)
         rows = session.expand(tree, slots)
         for row in range(2):
-            wanted = by_definition(head, states[row][:-1], texts[row][-1])
+            wanted = block_states(head, states[row][:-1], texts[row][-1])[1:]
             state = wanted[depth + 1] if depth + 1 < SIZE - 1 else torch.zeros_like(wanted[0])
             assert_same_sums(rows.hidden[row].float(), state.expand(slots.shape[1], -1), 100)  # norms are in float32
             logits = TARGET.lm_head.weight @ state
@@ -158,12 +121,14 @@ MASK = {"mask_token_id": 7}
         ({"block_size": 1}, "block_size"),
         ({"block_size": "4"}, "block_size"),
         ({"dflash_config": None}, "dflash_config"),
-        ({"dflash_config": MASK}, "target_layer_ids is missing"),
+        ({"dflash_config": MASK}, "dflash_config.target_layer_ids is missing"),
         ({"dflash_config": {"mask_token_id": VOCABULARY, "target_layer_ids": [1, 3, 4]}}, "mask_token_id = 48 must be"),
-        ({"dflash_config": MASK | {"target_layer_ids": [1, 3, 4], "causal": True}}, "causal is not known"),
+        ({"dflash_config": MASK | {"target_layer_ids": [1, 3, 4], "causal": True}}, "causal = True is not known"),
         ({"dflash_config": MASK | {"target_layer_ids": [1, 3, 6]}}, "must rise, up to 5"),
         ({"dflash_config": MASK | {"target_layer_ids": [3, 1, 4]}}, "must rise"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
+        ({"num_target_layers": 8}, "trained for a target of 8 layers"),
+        ({"logit_scale": 2.0}, "logit_scale = 2.0 is not known"),
         ({"attention_bias": True}, "bias"),
     ],
 )

@@ -13,7 +13,8 @@ from c2t.decoding import Step, cut
 from c2t.errors import InputError
 from c2t.kernels.decoder_layers import Kind, works
 from c2t.kernels.rescored import RescoredMatrix
-from c2t.models.drafts.block import BlockDraft, BlockHead
+from c2t.models.drafts.block import BlockForm, BlockHead
+from c2t.models.drafts.block_draft import BlockDraft
 from c2t.models.drafts.oov_tokens import OutOfVocabulary
 from c2t.models.drafts.session import DraftSession
 from c2t.models.loading.load import Pair
@@ -130,7 +131,7 @@ def test_text_is_that_of_plain_decoding_with_other_heads(draft: str) -> None:
 
 def test_a_block_drafter_is_rewound_as_well() -> None:
     target = target_with_stage()
-    head = randomise(BlockHead(LlamaConfig(**SIZES | {"num_hidden_layers": 1}), 4, 0, (0,)).double(), 8, 0.3)
+    head = randomise(BlockHead(LlamaConfig(**SIZES | {"num_hidden_layers": 1}), BlockForm(4, 0, (0,))).double(), 8, 0.3)
     head.embed_tokens = target.embed_tokens
     tapped = Target(target.model)
     for each in (tapped, stage := Target(target.quantized.model)):

@@ -1,0 +1,150 @@
+"""A draft made of a block drafter: its session runs the backbone once a round, and its sequential heads at every level
+of a tree."""
+
+import copy
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from c2t.caches.padded import KVCache
+from c2t.models.drafts.block import BlockHead
+from c2t.models.drafts.head_draft import rows_of
+from c2t.models.drafts.medusa import AtDepth, ByDepth
+from c2t.models.drafts.session import BaseDraft, DraftSession, computed, refuse_nan
+from c2t.models.packing.projection import Projection
+from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.tree import Tree
+
+
+class BlockDraft(BaseDraft):
+    """Draft made of a block drafter and an LM head, its own or the target's, with one session per generation. It reads
+    the path if it has a Markov head."""
+
+    def __init__(self, head: BlockHead, lm_head: nn.Module):
+        self.head, self.vocabulary, self.reads_path = head, None, head.markov is not None
+        if head.tokens is not None:
+            self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
+        if head.lm_head is not None:
+            lm_head = head.lm_head
+        elif head.tokens is not None:
+            lm_head = rows_of(lm_head, head.tokens)
+        self.lm_head = Projection(lm_head)
+        self.markov_rows = Projection(head.markov.markov_w2) if head.markov else None
+
+    @property
+    def hidden_size(self) -> int:
+        return self.head.config.hidden_size
+
+    def session(self) -> "BlockSession":
+        """Return a new session for one generation."""
+        return BlockSession(self)
+
+
+@DraftSession.register  # its only forward in a round is the block's
+class BlockSession:
+    """Draft session that holds keys and values of the committed text and each row's root. passes: as in
+    `DraftSession`."""
+
+    def __init__(self, draft: BlockDraft):
+        self.draft, self.head, self.cache = draft, draft.head, KVCache(draft.head.num_layers)
+        self.dtype = draft.head.fc.weight.dtype
+        self.passes: Int[Tensor, " B"] | None = None
+
+    def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 D"], count: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.observe`."""
+        self.observed = tokens
+        steps = torch.arange(features.shape[1], device=tokens.device)
+        lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
+        # a packed target's features are in float32 whatever its dtype
+        self.head.remember(features.to(self.dtype), lengths[:, None] + steps, self.cache)
+        self.cache.keep(steps.expand(len(tokens), -1), count)
+        self._begin(tokens.gather(1, count[:, None])[:, 0])
+
+    def _begin(self, roots: Int[Tensor, " B"]) -> None:
+        self.roots, self.passes = roots, torch.zeros_like(roots)
+        self.ahead: ByDepth | None = None
+        self.latest: NextTokenDistributions | None = None
+        self.log_norms: list[Float[Tensor, "B F 1"]] = []
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`. Slots of a depth share its logits, to which the Markov head adds what
+        follows a slot's token; below the last depth of a block all tokens are equal."""
+        if self.ahead is None:
+            self.passes = self.passes + tree.alive[:, 0]
+            # Below the last depth: a zero state, for which the LM head's logits are zeros.
+            states = F.pad(self._forward()[:, -self.head.drafts :], (0, 0, 0, 1))
+            self.ahead = ByDepth(self.draft.lm_head(states).to(states.device), states, self.draft.vocabulary)
+        self._take_log_norms()
+        token, depth = (column.gather(1, slots.clamp(min=0)) for column in (tree.token, tree.depth))
+        depth = (depth + 1).clamp(max=self.head.drafts)
+        rows: NextTokenDistributions = AtDepth(self.ahead, depth)
+        if self.head.markov is not None:
+            rows = self.latest = self._after(rows.hidden, token, depth, slots)
+        rows.confidence = self._confidence(rows.hidden, token, depth)
+        return rows
+
+    def _after(
+        self,
+        hidden: Float[Tensor, "B F H"],
+        token: Int[Tensor, "B F"],
+        depth: Int[Tensor, "B F"],
+        slots: Int[Tensor, "B F"],
+    ) -> NextTokenDistributions:
+        """Return the distributions at these depths after these tokens; only slots >= 0 are computed."""
+        real = computed(slots >= 0)
+        latent = self.head.markov.latent(real.take(token), real.take(hidden))
+        inside = real.take(depth) < self.head.drafts
+        bias = self.draft.markov_rows(latent) * inside[:, None]
+        logits = self.ahead.drafted[real.row, real.take(depth)] + bias
+        return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
+
+    def _confidence(
+        self, hidden: Float[Tensor, "B F H"], token: Int[Tensor, "B F"], depth: Int[Tensor, "B F"]
+    ) -> Float[Tensor, "B F"] | None:
+        head = self.head
+        if head.confidence is None:
+            return None
+        embedded = head.markov.markov_w1(token) if head.confidence.rank else None
+        return head.confidence(hidden, embedded).sigmoid() * (depth < head.drafts)
+
+    def _forward(self) -> Float[Tensor, "B K H"]:
+        tokens = self.head.block(self.roots)
+        positions = self.cache.lengths[:, None] + torch.arange(self.head.size, device=tokens.device)
+        seen = F.pad(self.cache.visible(), (0, self.head.size), value=True)
+        hidden = self.head(tokens, positions, seen[:, None].expand(-1, self.head.size, -1), self.cache)
+        self.cache.drop()
+        return hidden
+
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `DraftSession.rewind`."""
+        self.cache.rewind(back)
+
+    def fork(self, back: Int[Tensor, " B"]) -> "BlockSession":
+        """See `DraftSession.fork`."""
+        fork = copy.copy(self)
+        fork.cache = self.cache.fork(self.cache.lengths - back)
+        fork._begin(self.observed[0, fork.cache.lengths])
+        return fork
+
+    def refuse_nan(self) -> None:
+        """See `DraftSession.refuse_nan`."""
+        self._take_log_norms()
+        if self.ahead is not None:
+            refuse_nan(torch.cat(self.log_norms or [self.ahead.log_norm], 1).isnan().any())
+
+    def _take_log_norms(self) -> None:
+        """Store the log-norms of the latest distributions, which ranking has computed, and release their logits."""
+        if self.latest is not None:
+            self.log_norms.append(self.latest.log_norm)
+            self.latest = None
+
+    def select(self, rows: Int[Tensor, " b"]) -> None:
+        """Keep only these rows of the batch, in this order."""
+        self.cache.select(rows)
+
+    def join(self, other: "BlockSession") -> None:
+        """See `DraftSession.join`."""
+        self.cache.join(other.cache)
+        self._begin(torch.cat([self.roots, other.roots]))

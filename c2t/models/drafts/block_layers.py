@@ -1,0 +1,69 @@
+"""The layers of a block drafter: those of Qwen3, which also see keys and values of the target's states."""
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+
+from c2t.caches.padded import KVCache
+
+
+class BlockAttention(nn.Module):
+    """Attention with norms of queries and keys, as Qwen3's, over given keys and values."""
+
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        self.head_dim = config.head_dim
+        queries, keys = config.num_attention_heads * self.head_dim, config.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, queries, bias=False)
+        self.k_proj, self.v_proj = (nn.Linear(config.hidden_size, keys, bias=False) for _ in range(2))
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+        self.q_norm, self.k_norm = (LlamaRMSNorm(self.head_dim, eps=config.rms_norm_eps) for _ in range(2))
+
+    def keys_values(
+        self, x: Float[Tensor, "B n H"], rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Float[Tensor, "B h n D"], Float[Tensor, "B h n D"]]:
+        """Return the keys and values of these states."""
+        keys, values = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.k_proj, self.v_proj))
+        keys = self.k_norm(keys).transpose(1, 2)
+        return apply_rotary_pos_emb(keys, keys, *rotation)[1], values.transpose(1, 2)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B n H"],
+        rotation: tuple[Tensor, Tensor],
+        keys: Float[Tensor, "B h t D"],
+        values: Float[Tensor, "B h t D"],
+        mask: Bool[Tensor, "B n t"],
+    ) -> Float[Tensor, "B n H"]:
+        """Return the states' attention to those that `mask` lets them see."""
+        query = self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))).transpose(1, 2)
+        query = apply_rotary_pos_emb(query, query, *rotation)[0]
+        seen = F.scaled_dot_product_attention(query, keys, values, mask[:, None], enable_gqa=True)
+        return self.o_proj(seen.transpose(1, 2).flatten(2))
+
+
+class BlockLayer(nn.Module):
+    """A layer of the drafter."""
+
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        self.self_attn, self.mlp = BlockAttention(config), LlamaMLP(config)
+        self.input_layernorm, self.post_attention_layernorm = (
+            LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(2)
+        )
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "B n H"],
+        rotation: tuple[Tensor, Tensor],
+        number: int,
+        mask: Bool[Tensor, "B n t"],
+        cache: KVCache,
+    ) -> Float[Tensor, "B n H"]:
+        """Return this layer's outputs; it is the cache's layer `number`."""
+        x = self.input_layernorm(hidden)
+        keys, values = cache.update(*self.self_attn.keys_values(x, rotation), number)
+        hidden = hidden + self.self_attn(x, rotation, keys, values, mask)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))

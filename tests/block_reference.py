@@ -1,0 +1,81 @@
+"""A block drafter's forward as its formats say it, in float64: token by token, head by head, without a cache."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from c2t.models.drafts.block import BlockHead
+
+
+def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def turned(x: Tensor, position: int, theta: float) -> Tensor:
+    """Rotate the two halves of a head's vector, as RoPE does."""
+    half = len(x) // 2
+    angle = position * theta ** (-torch.arange(half).double() / half)
+    first, second = x[:half], x[half:]
+    return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()])
+
+
+def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
+    """States of all slots of the block that follows a text with these states of the target."""
+    config, weights = head.config, {name: weight.double() for name, weight in head.state_dict().items()}
+    eps, theta, dim = config.rms_norm_eps, config.rope_parameters["rope_theta"], config.head_dim
+    context = normed(states.double() @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
+    start = len(states)
+    hidden = head.embed_tokens.weight[[root, *[head.form.mask_token] * (head.size - 1)]].double()
+    groups = config.num_attention_heads // config.num_key_value_heads
+    for number in range(config.num_hidden_layers):
+        layer = {
+            name.removeprefix(f"layers.{number}."): weight
+            for name, weight in weights.items()
+            if name.startswith(f"layers.{number}.")
+        }
+        query_rows, key_rows, value_rows = (layer[f"self_attn.{part}_proj.weight"] for part in "qkv")
+        x = normed(hidden, layer["input_layernorm.weight"], eps)
+        attended = torch.zeros(head.size, config.num_attention_heads * dim).double()
+        for each in range(config.num_attention_heads):
+            own, shared = slice(each * dim, (each + 1) * dim), slice(each // groups * dim, (each // groups + 1) * dim)
+            read = torch.cat([context, x])
+            keys = normed(read @ key_rows[shared].T, layer["self_attn.k_norm.weight"], eps)
+            keys = torch.stack([turned(key, position, theta) for position, key in enumerate(keys)])
+            values = read @ value_rows[shared].T
+            queries = normed(x @ query_rows[own].T, layer["self_attn.q_norm.weight"], eps)
+            for place, query in enumerate(queries):
+                weight = (keys @ turned(query, start + place, theta) / math.sqrt(dim)).softmax(0)
+                attended[place, own] = weight @ values
+        hidden = hidden + attended @ layer["self_attn.o_proj.weight"].T
+        inner = normed(hidden, layer["post_attention_layernorm.weight"], eps)
+        gate = F.silu(inner @ layer["mlp.gate_proj.weight"].T)
+        hidden = hidden + (gate * (inner @ layer["mlp.up_proj.weight"].T)) @ layer["mlp.down_proj.weight"].T
+    return normed(hidden, weights["norm.weight"], eps)
+
+
+def after_path(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor) -> tuple[Tensor, float | None]:
+    """Logits after a path (the root first) and the confidence in them, by a chain of DSpark's steps; slots: states of
+    the block, lm_head: its rows."""
+    weights, kind = {name: weight.double() for name, weight in head.state_dict().items()}, head.form.markov_kind
+    rank, first = head.form.markov_rank, 0 if head.from_anchor else 1
+    state = torch.zeros(rank).double()
+    for place, token in enumerate(path):
+        hidden = slots[first + place]
+        embedded = weights["markov_head.markov_w1.weight"][token]
+        read = embedded
+        if kind == "gated":
+            gate = weights["markov_head.gate_proj.weight"] @ torch.cat([hidden, embedded])
+            read = (gate + weights["markov_head.gate_proj.bias"]).sigmoid() * embedded
+        if kind == "rnn":
+            joint = weights["markov_head.joint_proj.weight"] @ torch.cat([state, embedded, hidden])
+            gate, new, out = (joint + weights["markov_head.joint_proj.bias"]).split(rank)
+            state, read = gate.sigmoid() * state + (1 - gate.sigmoid()) * new.tanh(), out.tanh()
+        logits = lm_head @ hidden + weights["markov_head.markov_w2.weight"] @ read
+    confidence = None
+    if head.form.confidence:
+        seen = torch.cat([hidden, embedded]) if head.form.confidence_reads_token else hidden
+        logit = weights["confidence_head.proj.weight"][0] @ seen + weights["confidence_head.proj.bias"][0]
+        confidence = float(1 / (1 + (-logit).exp()))
+    return logits, confidence
