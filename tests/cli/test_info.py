@@ -1,5 +1,6 @@
 """What `c2t info` says about pairs that are on the Hub, without a network."""
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from c2t.cli.info import info
+from c2t.cli.info import folder, info
 from c2t.models.loading import eagle_checkpoint
 from c2t.models.loading.chat_templates import conversation
 from c2t.storage.published import PUBLISHED
+from tests.eagle3_reference import MIXED, deepspec, flat, speculators
+from tests.eagle_reference import CONFIG
 from tests.toys import toy_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +66,38 @@ def test_the_page_of_heads_has_every_pair() -> None:
     page = (ROOT / "docs" / "heads.md").read_text()
     rows = dict(re.findall(r"^\| `([^`]+)` \| \S+ \| (\S+) \|", page, re.MULTILINE))
     assert rows == {name: pair.draft for name, pair in PUBLISHED.items()}
+
+
+HEADS = {
+    "": (CONFIG, "EAGLE-1/2, reads the target's last state"),
+    "MTP": (CONFIG | {"architectures": ["MTPHead"]}, "MTP layer, reads the target's last state"),
+    "Medusa-style": (
+        CONFIG | {"medusa_num_heads": 2},
+        "Medusa-style, 2 heads on an EAGLE layer, reads the target's last",
+    ),
+    "flat": (flat(), "EAGLE-3 (flat), reads a low, a middle and a high layer, no window"),
+    "no taps": (flat(use_aux_hidden_state=False), "EAGLE-3 (flat), reads the target's last state, no window"),
+    "ids": (flat(eagle_aux_hidden_state_layer_ids=[1, 17, 33]), "reads layers 1, 17, 33 as its config counts them"),
+    "speculators": (
+        speculators(
+            {"sliding_window": 2048, "layer_types": ["sliding_attention"]}, eagle_aux_hidden_state_layer_ids=[2, 4]
+        ),
+        "EAGLE-3 (speculators), reads the inputs of layers 2, 4, window 2048",
+    ),
+    "DeepSpec": (deepspec(), "EAGLE-3 (DeepSpec), reads the inputs of layers 2, 3, 5, 6, 7, no window"),
+    "some windows": (flat(**MIXED), "a low, a middle and a high layer, window 3 in 2 of 3 layers"),
+    "unread": (flat(parallel_drafting=True), "parallel_drafting = True stands for P-EAGLE"),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_is_described_in_one_line(kind: str, tmp_path: Path) -> None:
+    """By its config alone: of a head on the Hub nothing else is downloaded."""
+    config, wanted = HEADS[kind]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (facts,) = folder(tmp_path)
+    assert wanted in facts.values["head"]
+    assert "\n" not in facts.values["head"]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

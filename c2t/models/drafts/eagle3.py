@@ -7,7 +7,7 @@ vocabulary. Published heads differ from this in what `Eagle3Variant` lists.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -19,7 +19,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3Decode
 
 from c2t.caches.padded import KVCache
 from c2t.errors import InputError
-from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.eagle import Head, in_words
 from c2t.models.target.offloaded import check_in_memory
 
 
@@ -34,7 +34,7 @@ class Eagle3Variant:
     where its config does not say.
     norm_before_fc: all states are normed as one. fc_norm: each is normed by itself. norm_before_residual: the layer
     adds to norm(g), not to g. norm_output: norm(y), not y, takes the place of g. windows: positions that a token sees
-    in each layer, its own included; 0: all. Without them it sees all in every layer.
+    in each layer, its own included; 0: all. Without them it sees all in every layer. layout: of its config.json.
     """
 
     taps: int = 3
@@ -47,6 +47,18 @@ class Eagle3Variant:
     norm_before_residual: bool = False
     norm_output: bool = False
     windows: tuple[int, ...] = ()
+    layout: str = field(default="flat", compare=False)
+
+    @property
+    def reads(self) -> str:
+        """The target's states that it reads, in words."""
+        if not self.taps:
+            return "the target's last state"
+        if self.inputs is not None:
+            return f"the inputs of layers {', '.join(map(str, self.inputs))}"
+        if self.layer_ids is not None:
+            return f"layers {', '.join(map(str, self.layer_ids))} as its config counts them"
+        return "a low, a middle and a high layer"
 
 
 class Eagle3Head(Head):
@@ -89,6 +101,12 @@ class Eagle3Head(Head):
         if draft_vocab_size != config.vocab_size:
             self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.long))
             self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+
+    @property
+    def summary(self) -> str:
+        """See `Head.summary`."""
+        variant = self.variant
+        return f"EAGLE-3 ({variant.layout}), reads {variant.reads}, {in_words(variant.windows)}"
 
     @property
     def tokens(self) -> Int[Tensor, " v"] | None:

@@ -187,7 +187,8 @@ def variant_of(flat: dict[str, Any], path: Path) -> Eagle3Variant:
     if not taps and (switches["fc_norm"] or switches["norm_before_fc"] or other_width):
         raise InputError(f"{path}: use_aux_hidden_state is false, so there is no fc for norms or another width")
     form = taps, inputs, ids, flat.get("num_target_layers"), flat.get("bias", False) and taps > 0
-    return Eagle3Variant(*form, windows=windows_of(flat, path), **switches)
+    layout = "speculators" if KIND in flat else "DeepSpec" if _is_deepspec(flat) else "flat"
+    return Eagle3Variant(*form, windows=windows_of(flat, path), layout=layout, **switches)
 
 
 def windows_of(flat: dict[str, Any], path: Path) -> tuple[int, ...]:

@@ -154,9 +154,17 @@ def _check_draft_vocabulary(head: BlockHead, folder: Path) -> None:
 def has_eagle_layer(folder: Path) -> bool:
     """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one on such a layer;
     InputError for a config that is not clear."""
+    return bool(decoder_layers(_without_weights(folder)))
+
+
+def summary_of(folder: Path) -> str:
+    """Return what a head is and reads, in one line, by its config alone; InputError for one that cannot be read."""
+    return _without_weights(folder).summary
+
+
+def _without_weights(folder: Path) -> Head:
     with torch.device("meta"):
-        head = _build(_read_config(folder), folder)
-    return bool(decoder_layers(head))
+        return _build(_read_config(folder), folder)
 
 
 def _build(raw: dict, folder: Path) -> Head:
