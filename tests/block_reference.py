@@ -21,12 +21,19 @@ def turned(x: Tensor, position: int, theta: float) -> Tensor:
     return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()])
 
 
+def sees(window: int | None, causal: bool, start: int, place: int, stop: int) -> list[int]:
+    """Positions that a layer lets a slot of the block see, which begins at `start`."""
+    own = start + place
+    context = [position for position in range(start) if window is None or position > own - window]
+    return context + [position for position in range(start, stop) if not causal or position <= own]
+
+
 def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
     """States of all slots of the block that follows a text with these states of the target."""
     config, weights = head.config, {name: weight.double() for name, weight in head.state_dict().items()}
     eps, theta, dim = config.rms_norm_eps, config.rope_parameters["rope_theta"], config.head_dim
     context = normed(states.double() @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
-    start = len(states)
+    start, layer_masks = len(states), head.form.layer_masks or [(None, False)] * config.num_hidden_layers
     hidden = head.embed_tokens.weight[[root, *[head.form.mask_token] * (head.size - 1)]].double()
     groups = config.num_attention_heads // config.num_key_value_heads
     for number in range(config.num_hidden_layers):
@@ -46,8 +53,9 @@ def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
             values = read @ value_rows[shared].T
             queries = normed(x @ query_rows[own].T, layer["self_attn.q_norm.weight"], eps)
             for place, query in enumerate(queries):
-                weight = (keys @ turned(query, start + place, theta) / math.sqrt(dim)).softmax(0)
-                attended[place, own] = weight @ values
+                seen = sees(*layer_masks[number], start, place, len(keys))
+                weight = (keys[seen] @ turned(query, start + place, theta) / math.sqrt(dim)).softmax(0)
+                attended[place, own] = weight @ values[seen]
         hidden = hidden + attended @ layer["self_attn.o_proj.weight"].T
         inner = normed(hidden, layer["post_attention_layernorm.weight"], eps)
         gate = F.silu(inner @ layer["mlp.gate_proj.weight"].T)

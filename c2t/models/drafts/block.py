@@ -4,15 +4,16 @@
     a_i = x_i + attention(norm(x_i); keys and values of c and of norm(x_i));  x_{i+1} = a_i + mlp(norm(a_i))
 
 Keys and values of the committed text are made of the target's states c alone, at the positions of its tokens; the block
-follows them and sees all of itself, in both directions. base = lm_head(norm(x)). In place (DFlash), slot k speaks of
-the token at its own position, and the root's slot of none. From the anchor (DeepSpec), slot k speaks of the token
-after, and each of them does. Without a Markov head a depth's distribution is base, the same on every path; with one it
-depends on the token before too (`c2t.models.drafts.markov`).
+follows them and sees all of itself, in both directions, unless `BlockForm.layer_masks` says otherwise. base =
+lm_head(norm(x)). In place (DFlash), slot k speaks of the token at its own position, and the root's slot of none. From
+the anchor (DeepSpec), slot k speaks of the token after, and each of them does. Without a Markov head a depth's
+distribution is base, the same on every path; with one it depends on the token before too (`c2t.models.drafts.markov`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,8 +22,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from c2t.caches.padded import KVCache
 from c2t.errors import InputError
-from c2t.models.drafts.block_layers import BlockAttention, BlockLayer
-from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.block_layers import BlockAttention, BlockLayer, LayerMask
+from c2t.models.drafts.eagle import Head, in_words
 from c2t.models.drafts.head_draft import rows_of
 from c2t.models.drafts.markov import ConfidenceHead, MarkovHead
 
@@ -36,7 +37,8 @@ class BlockForm:
     token after it. markov_rank: 0 for no Markov head. markov_kind: one of `c2t.models.drafts.markov.KINDS`. confidence:
     there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. draft_vocab:
     size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
-    target_layers: of the target that it was trained for, None if that is not known.
+    target_layers: of the target that it was trained for, None if that is not known. layer_masks: of each layer; empty:
+    all layers see all. layout: of its config.json.
     """
 
     size: int
@@ -50,6 +52,8 @@ class BlockForm:
     draft_vocab: int | None = None
     own_lm_head: bool = False
     target_layers: int | None = None
+    layer_masks: tuple[LayerMask, ...] = ()
+    layout: str = field(default="flat", compare=False)
 
 
 class BlockHead(Head):
@@ -84,6 +88,24 @@ class BlockHead(Head):
     def confidence(self) -> ConfidenceHead | None:
         return self.confidence_head
 
+    @property
+    def summary(self) -> str:
+        """See `Head.summary`."""
+        form = self.form
+        kind = "DSpark" if form.markov_rank or form.confidence else "DFlash"
+        causal = sum(mask.causal for mask in form.layer_masks)
+        some = "" if causal in (0, self.num_layers) else f" in {causal} of {self.num_layers} layers"
+        said = [
+            f"{kind} ({form.layout})",
+            f"block of {form.size} {'from the anchor' if form.from_anchor else 'in place'}",
+            f"reads the outputs of layers {', '.join(map(str, form.layer_ids))}",
+            in_words([mask.window or 0 for mask in form.layer_masks]),
+            f"causal{some}" if causal else "not causal",
+        ]
+        if form.markov_rank:
+            said.append(f"{form.markov_kind} Markov head of rank {form.markov_rank}")
+        return ", ".join(said + ["confidence head"] * form.confidence)
+
     def taps(self, target_layers: int) -> tuple[int, ...]:
         """See `Head.taps`; InputError for a target of another depth, for layers that it does not have, and for its last
         one, whose output the formats read after the final norm."""
@@ -96,8 +118,8 @@ class BlockHead(Head):
         rising = all(low < high for low, high in pairwise(ids))
         if not rising or ids[-1] > target_layers - 2:
             raise InputError(
-                f"target_layer_ids = {list(ids)} must rise, up to {target_layers - 2} for a target of "
-                f"{target_layers} layers (the last one's output is not read)"
+                f"the head reads the outputs of layers {list(ids)}, which must rise, up to {target_layers - 2} for a "
+                f"target of {target_layers} layers (the last one's output is not read)"
             )
         return tuple(layer + 1 for layer in ids)
 
@@ -137,9 +159,20 @@ class BlockHead(Head):
         mask: Bool[Tensor, "B n t"],
         cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
-        """Return the states of blocks that follow the cache; mask: what each of their tokens sees of it and of them."""
+        """Return the states of blocks that follow the cache, whose slots hold the tokens of positions 0, 1, ...; mask:
+        what each of their tokens sees of it and of them in a layer that sees all."""
         hidden = self.embed_tokens(tokens).to(self.fc.weight.dtype)
         rotation = self.rotation(hidden, positions)
+        masks = self._masks(mask, positions)
         for number, layer in enumerate(self.layers):
-            hidden = layer(hidden, rotation, number, mask, cache)
+            hidden = layer(hidden, rotation, number, masks[number], cache)
         return self.norm(hidden)
+
+    def _masks(self, mask: Bool[Tensor, "B n t"], positions: Int[Tensor, "B n"]) -> list[Bool[Tensor, "B n t"]]:
+        """Return what each layer lets slots at these positions see of the cache and of themselves."""
+        if not self.form.layer_masks:
+            return [mask] * len(self.layers)
+        before = torch.arange(mask.shape[2] - positions.shape[1], device=positions.device)
+        seen = torch.cat([before.expand(len(positions), -1), positions], 1)
+        masks = {kind: kind.narrowed(mask, positions, seen) for kind in set(self.form.layer_masks)}
+        return [masks[kind] for kind in self.form.layer_masks]

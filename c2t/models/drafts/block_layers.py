@@ -1,12 +1,31 @@
 """The layers of a block drafter: those of Qwen3, which also see keys and values of the target's states."""
 
-from jaxtyping import Bool, Float
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
 
 from c2t.caches.padded import KVCache
+
+
+class LayerMask(NamedTuple):
+    """Attention mask of a layer. window: a slot sees so many tokens up to itself, None for all; causal: it sees no
+    later slots of its block."""
+
+    window: int | None
+    causal: bool
+
+    def narrowed(
+        self, mask: Bool[Tensor, "B n t"], position: Int[Tensor, "B n"], positions: Int[Tensor, "B t"]
+    ) -> Bool[Tensor, "B n t"]:
+        """Return what is left of a mask, by the positions of those that see and of those that are seen."""
+        ahead = positions[:, None] - position[..., None]
+        if self.causal:
+            mask = mask & (ahead <= 0)
+        return mask if self.window is None else mask & (ahead > -self.window)
 
 
 class BlockAttention(nn.Module):

@@ -49,12 +49,12 @@ def load(folder: Path, request: DraftRequest) -> BaseDraft:
     target, taps = request.target, request.taps
     check_in_memory(target.embed_tokens, "embedding")
     if is_published(folder):
-        if taps is not None:
-            raise InputError(f"{folder}: Medusa's heads read the last layer; leave +taps= out")
+        if taps is not None or request.anchor is not None:
+            raise InputError(f"{folder}: Medusa's heads read the last layer; leave +taps= and +anchor= out")
         target.tap(())
         return PublishedMedusaDraft(load_heads(folder, embedding_of(target)), target.lm_head)
     learns = target.embed_tokens.weight.requires_grad
-    head = load_head(folder, embedding_of(target), target.lm_head, taps).requires_grad_(False)
+    head = load_head(folder, embedding_of(target), target.lm_head, taps, request.anchor).requires_grad_(False)
     target.embed_tokens.requires_grad_(learns)  # the head shares it, but it is the target's
     target.tap(head.taps(target.num_layers))
     if isinstance(head, BlockHead):

@@ -106,8 +106,8 @@ def is_language_model(folder: Path) -> bool:
 
 def _load(folder: Path, request: DraftRequest) -> DraftLM:
     """Load a model whose tokens are the target's: by its own tokenizer, or if that cannot be read, by their number."""
-    if request.taps is not None:
-        raise InputError(f"{folder}: a language model drafts without taps; leave +taps= out")
+    if request.taps is not None or request.anchor is not None:
+        raise InputError(f"{folder}: a language model drafts without taps; leave +taps= and +anchor= out")
     target, trust = request.target, request.trust_remote_code
     model = load_target(str(folder), request.device, request.dtype, request.device_map, trust)
     try:

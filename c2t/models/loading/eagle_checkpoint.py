@@ -23,7 +23,7 @@ from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
-from c2t.models.loading import block_config, eagle3_config
+from c2t.models.loading import block_config, block_weights, eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
 from c2t.models.loading.unread_heads import refuse_unread, refuse_unread_weights
 from c2t.models.target.families import FULL, SLIDING
@@ -80,18 +80,20 @@ def load_head(
     embed_tokens: nn.Embedding,
     lm_head: nn.Module | None = None,
     taps: tuple[int, ...] | None = None,
+    anchor: bool | None = None,
 ) -> Head:
     """Load a head (EAGLE-1/2, EAGLE-3, MTP, Medusa-style or DFlash, by its config) onto the target's embedding, device
     and dtype.
 
     Reads `model.safetensors` or `pytorch_model.bin`, whole or in shards, in fp32, fp16 or bf16, with or without
     embed_tokens. lm_head: the target's, for EAGLE-3 heads that store none of its rows. taps: layers of the target
-    whose inputs an EAGLE-3 head reads, in place of those that its config names. Raises InputError for a head whose
+    whose inputs an EAGLE-3 head reads, in place of those that its config names. anchor: whether a block drafter drafts
+    from the anchor, where its config does not say it. Raises InputError for a head whose
     hidden size or vocabulary differs from the target's, for entries of an EAGLE-3 config that c2t does not compute,
     and for missing, unexpected or unreadable weights.
     """
     folder = fetch(path_or_id)
-    raw, layer = _read_config(folder), shared_layer(folder)
+    raw, layer = _read_config(folder, anchor), shared_layer(folder)
     vocabulary, hidden = embed_tokens.weight.shape
     width = "target_hidden_size" if raw.get("target_hidden_size") else "hidden_size"
     for name, mine, theirs in ((width, raw[width], hidden), ("vocab_size", raw["vocab_size"], vocabulary)):
@@ -105,9 +107,13 @@ def load_head(
         state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
             raw["model_type"] = "qwen3" if "midlayer.self_attn.q_norm.weight" in state else "llama"
+    tokens: Tensor | None = None
     if block_config.FORM in raw:
+        state, tokens = block_weights.adapted(state, vocabulary, folder)
         raw[block_config.FORM]["own_lm_head"] = "lm_head.weight" in state
     embedding = state.pop("embed_tokens.weight", None)
+    if anchor is not None and block_config.FORM not in raw:
+        raise InputError(f"{folder}: no block drafter, so it has no alignment that {block_config.ANCHOR} could name")
     if taps is not None:
         if not eagle3_config.is_eagle3(raw):
             raise InputError(f"{folder}: no EAGLE-3 head, so it reads no layers that taps could name")
@@ -137,8 +143,10 @@ def load_head(
     head.embed_tokens = _embedding(embedding, embed_tokens)
     if isinstance(head, BlockHead) and lm_head is not None:
         head.share(lm_head)
-    if (folder / TOKENS).exists():
-        head.restrict(_read_tokens(folder / TOKENS, vocabulary).to(embed_tokens.weight.device))
+    if tokens is None and (folder / TOKENS).exists():
+        tokens = _read_tokens(folder / TOKENS, vocabulary)
+    if tokens is not None:
+        head.restrict(tokens.to(embed_tokens.weight.device))
     if isinstance(head, BlockHead):
         _check_draft_vocabulary(head, folder)
     return head.to(embed_tokens.weight.device, embed_tokens.weight.dtype).eval()
@@ -154,7 +162,7 @@ def _check_draft_vocabulary(head: BlockHead, folder: Path) -> None:
 def has_eagle_layer(folder: Path) -> bool:
     """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one on such a layer;
     InputError for a config that is not clear."""
-    return bool(decoder_layers(_without_weights(folder)))
+    return not block_config.is_block(_raw_config(folder)) and bool(decoder_layers(_without_weights(folder)))
 
 
 def summary_of(folder: Path) -> str:
@@ -368,21 +376,24 @@ class _Sizes:
     sliding_window: Annotated[int, Field(ge=0, le=2**31)] | None = None
 
 
-def _read_config(folder: Path) -> dict:
+def _raw_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.exists():
         raise InputError(f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights")
-    text = read_file(path)
-    raw = from_json(dict[str, Any], text, path)
+    return from_json(dict[str, Any], read_file(path), path)
+
+
+def _read_config(folder: Path, anchor: bool | None = None) -> dict:
+    raw, path = _raw_config(folder), folder / "config.json"
     refuse_unread(raw, path)
-    if block_config.is_block(raw) or eagle3_config.is_eagle3(raw):
-        form = block_config if block_config.is_block(raw) else eagle3_config
-        raw = form.flattened(raw, path)
-        text = json.dumps(raw)
+    if block_config.is_block(raw):
+        raw = block_config.flattened(raw, path, anchor)
+    elif eagle3_config.is_eagle3(raw):
+        raw = eagle3_config.flattened(raw, path)
     missing = [name for name in _NEEDED if name not in raw]
     if missing:
         raise InputError(f"{path}: {', '.join(missing)} missing; this is not the config of an EAGLE head")
-    from_json(_Sizes, text, path)
+    from_json(_Sizes, json.dumps(raw), path)
     if eagle3_config.is_eagle3(raw):
         eagle3_config.variant_of(raw, path)
     rope = _rope(raw)

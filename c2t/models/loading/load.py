@@ -18,7 +18,7 @@ from c2t.models.gguf.reader import is_gguf
 from c2t.models.loading.eagle_checkpoint import fetch
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint
 from c2t.models.loading.load_target import AS_STORED, DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
-from c2t.models.loading.names import PLACES, TAPS, DraftName, kind_of, parse, parts, place_in, place_of
+from c2t.models.loading.names import PLACES, DraftName, kind_of, parse, parts, place_in, place_of
 from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
 from c2t.models.loading.trained import trained_for
@@ -97,17 +97,18 @@ def load_pair(
     (`c2t.models.wrappers.ngrams`), "+ngrams=WEIGHT" does so without what was learned; "+fit" or "+bigrams" before that
     reweights a draft by the path, by a file that comes with it (`c2t.models.wrappers.reweighted`); "+taps=2,18,33"
     before that names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it
-    clearly. device: by default a GPU if there is one, else the CPU. dtype: by default the checkpoint's; on a CPU,
-    without device_map, what `default_dtype` says if the draft has no model, is a language model, or has an EAGLE layer,
-    which is rounded to 8 bits then where that is faster; else float32. torch.int8: the target's layers and LM head, and
-    an EAGLE layer, are computed in 8 bits; torch.int4: the target's layers in 4 bits, and its LM head except for the
-    largest logits. A GGUF file's blocks are computed with as they are, where this machine and the family can; it is
-    called int4 if some have 4 bits, else int8. device_map: spreads a large target over devices as in transformers.
-    trust_remote_code: run the Python code that comes with the files of target and draft, which are refused without it
-    if they ask for that. tensor_parallel: split the target over the processes of torchrun
-    (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is converted from its package
-    the first time. Warns of a head that was trained for other weights of the target. Raises InputError for unknown
-    names, unreadable checkpoints, and parts that do not fit each other.
+    clearly, and "+anchor=yes" or "+anchor=no" whether a block drafter drafts from the anchor. device: by default a GPU
+    if there is one, else the CPU. dtype: by default the checkpoint's; on a CPU, without device_map, what
+    `default_dtype` says if the draft has no model, is a language model, or has an EAGLE layer, which is rounded to 8
+    bits then where that is faster; else float32. torch.int8: the target's layers and LM head, and an EAGLE layer, are
+    computed in 8 bits; torch.int4: the target's layers in 4 bits, and its LM head except for the largest logits. A GGUF
+    file's blocks are computed with as they are, where this machine and the family can; it is called int4 if some have 4
+    bits, else int8. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the
+    Python code that comes with the files of target and draft, which are refused without it if they ask for that.
+    tensor_parallel: split the target over the processes of torchrun (`c2t.models.target.tensor_parallel`); each has a
+    whole draft. The target of smollm2 is converted from its package the first time. Warns of a head that was trained
+    for other weights of the target. Raises InputError for unknown names, unreadable checkpoints, and parts that do not
+    fit each other.
     """
     for name, reference in (("pair", pair), ("target", target), ("draft", draft)):
         check_kind(name, reference, PLACES, "a name, a folder or a Hub id")
@@ -130,7 +131,8 @@ def load_pair(
     model = load_target(target_place, where, types.target, device_map, trust_remote_code, tensor_parallel)
     tokenizer = load_tokenizer(target_place, model, trust_remote_code)
     rounded = types.rounded and rounds(model.embed_tokens.weight.shape[1])
-    request = DraftRequest(model, where, types.draft, tokenizer, named.taps, rounded, device_map, trust_remote_code)
+    reads = named.taps, named.anchor
+    request = DraftRequest(model, where, types.draft, tokenizer, *reads, rounded, device_map, trust_remote_code)
     loaded, source = _load(named, kind, draft_place, folder, request)
     if kind.trained:
         _check_trained_for(folder, Path(target_place))
@@ -154,7 +156,9 @@ def load_draft(draft: str | Path, target: Target, trust_remote_code: bool = Fals
         folder = fetch(place_of(named))
         kind = kind_of(folder)
     dtype = target.model.dtype
-    request = DraftRequest(target, target.device, dtype, taps=named.taps, trust_remote_code=trust_remote_code)
+    request = DraftRequest(
+        target, target.device, dtype, taps=named.taps, anchor=named.anchor, trust_remote_code=trust_remote_code
+    )
     loaded = kind.load(folder, request)
     for text, number in named.endings.items():
         loaded = ENDINGS[text].wrap(loaded, number, folder, target)
@@ -176,8 +180,7 @@ def _load(
 ) -> tuple[BaseDraft, tuple[str, str]]:
     """Load a draft with its endings; return also its source: the name that loads it, and its fingerprint."""
     draft = kind.load(folder, request)
-    taps = "" if named.taps is None else f"{TAPS}{','.join(map(str, named.taps))}"
-    source = f"{name}{taps}", f"{fingerprint(folder)}{taps}" if kind.part else name
+    source = f"{name}{named.reads}", f"{fingerprint(folder)}{named.reads}" if kind.part else name
     for text, number in named.endings.items():
         draft, source = _ended(draft, source, text, number, folder, request.target)
     return draft, source

@@ -1,4 +1,5 @@
-"""The grammar of drafts' names: NAME[+taps=2,18,33][ENDING][ENDING=NUMBER], and the places that they stand for.
+"""The grammar of drafts' names: NAME[+taps=2,18,33][+anchor=yes][ENDING][ENDING=NUMBER], and the places that they stand
+for.
 
 NAME is a name of `c2t.models.loading.registry.DRAFTS`, a folder or a Hub id; endings are those of `ENDINGS`.
 """
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from c2t.errors import InputError, check_kind
+from c2t.models.loading.block_config import ANCHOR
 from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind
 from c2t.storage import paths as checkpoints
 
@@ -20,19 +22,29 @@ for _file in ("pmi_bigrams", "path_correction", "ngrams"):
 
 PLACES = str | Path | None  # names of parts of a pair; None: the default one
 DEFAULT_DRAFT = "eagle"  # draft of a pair, and kind of a folder that no other kind claims
+ANCHORS = {"yes": True, "no": False}  # what may follow ANCHOR
 TAPS = "+taps="  # after an EAGLE-3 head's name: the layers whose inputs it reads, as 2,18,33
 
 
 class DraftName(NamedTuple):
     """A draft's name in its parts.
 
-    name: a name, a folder or a Hub id; None: the pair's default draft. taps: None for its config's. endings: text ->
-    number, None for none; the inner ones first.
+    name: a name, a folder or a Hub id; None: the pair's default draft. taps: None for its config's. anchor: whether a
+    block drafter drafts from the anchor, None for its config's. endings: text -> number, None for none; the inner ones
+    first.
     """
 
     name: str | Path | None
     taps: tuple[int, ...] | None
+    anchor: bool | None
     endings: dict[str, float | None]
+
+    @property
+    def reads(self) -> str:
+        """Return the part of its name that says how its files are read."""
+        taps = "" if self.taps is None else f"{TAPS}{','.join(map(str, self.taps))}"
+        anchors = [f"{ANCHOR}{word}" for word, value in ANCHORS.items() if value is self.anchor]
+        return taps + "".join(anchors)
 
     @property
     def without_files(self) -> DraftKind | None:
@@ -47,9 +59,11 @@ def parse(draft: str | Path | None) -> DraftName:
     for layer in sorted({ending.layer for ending in ENDINGS.values()}, reverse=True):
         draft, ending = _split(draft, layer)
         endings = ending | endings
-    named = DraftName(*_split_taps(draft), endings)
+    draft, anchor = _split_anchor(draft)
+    named = DraftName(*_split_taps(draft), anchor, endings)
     if kind := named.without_files:
         refused = [text for text in endings if ENDINGS[text].file] + [TAPS] * (named.taps is not None)
+        refused += [ANCHOR] * (anchor is not None)
         if refused:
             raise InputError(f"{named.name} has no states that {refused[0]} could be of; leave that out")
         if kind.ending:
@@ -78,6 +92,16 @@ def _number(draft: str | Path, text: str, written: str | None) -> float | None:
         raise InputError(f"draft = {draft}: write {text}, or {text}={word} with a number") from error
     ENDINGS[text].check(number)
     return number
+
+
+def _split_anchor(draft: str | Path | None) -> tuple[str | Path | None, bool | None]:
+    """Split what a block drafter's first slot speaks of from its name."""
+    match = re.fullmatch(rf"(.*){re.escape(ANCHOR)}([^/+]*)", str(draft or ""), re.DOTALL)
+    if not match:
+        return draft, None
+    if match[2] not in ANCHORS:
+        raise InputError(f"draft = {draft}: write {ANCHOR}yes or {ANCHOR}no")
+    return _named(draft, match[1]), ANCHORS[match[2]]
 
 
 def _split_taps(draft: str | Path | None) -> tuple[str | Path | None, tuple[int, ...] | None]:

@@ -22,7 +22,8 @@ PATH, TEXT = range(2)  # layers of endings: what conditions a draft on the path,
 class DraftRequest:
     """Target that a draft is loaded for, and settings.
 
-    taps: the layers that an EAGLE-3 head reads, None for its config's. rounded: an EAGLE layer is rounded to 8 bits.
+    taps: the layers that an EAGLE-3 head reads, anchor: whether a block drafter drafts from the anchor, None for its
+    config's. rounded: an EAGLE layer is rounded to 8 bits.
     tokenizer: the target's, None if it is not known. The others are those of a draft that is a language model.
     """
 
@@ -31,6 +32,7 @@ class DraftRequest:
     dtype: Dtype
     tokenizer: PreTrainedTokenizerBase | None = None
     taps: tuple[int, ...] | None = None
+    anchor: bool | None = None
     rounded: bool = False
     device_map: str | dict | None = None
     trust_remote_code: bool = False

@@ -13,6 +13,7 @@ from torch import Tensor
 from c2t.errors import InputError
 from c2t.models.drafts.block import BlockForm, BlockHead
 from c2t.models.drafts.block_draft import BlockDraft
+from c2t.models.drafts.block_layers import LayerMask
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft
 from c2t.models.wrappers.ngrams import READING, NgramDraft
@@ -45,6 +46,9 @@ FORMS = {
     "vanilla": (FORM, None),
     "gated": (replace(FORM, markov_kind="gated", confidence_reads_token=False), None),
     "in place": (replace(FORM, size=SIZE + 1, from_anchor=False), None),
+    "windows": (replace(FORM, layer_masks=(LayerMask(4, True), LayerMask(None, False))), None),
+    "causal": (replace(FORM, layer_masks=(LayerMask(None, True),) * 2), None),
+    "wide windows": (replace(FORM, layer_masks=(LayerMask(3, False), LayerMask(5, False))), None),
     "own vocabulary": (replace(FORM, draft_vocab=len(KEPT)), KEPT),
 }
 
@@ -222,7 +226,7 @@ def test_own_tokens_are_trained_with_or_cut_out_of_all(trained: bool, tmp_path: 
         ({"draft_vocab_size": 20}, "the config says \\(20, 5\\)"),
         ({"vocab_size": VOCABULARY + 1}, "vocab_size 49, the target 48"),
         ({"hidden_size": 40}, "hidden_size 40, the target 32"),
-        ({"dflash_config": {"mask_token_id": 7}}, "dflash_config = .* is not known"),
+        ({"block_size": 0}, "block_size: .* = 0 must be at least 1"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(changed: dict, line: str, tmp_path: Path) -> None:
