@@ -21,10 +21,16 @@ def main() -> None:
         sys.stdout.write(f"c2t {__version__}\n")
         end(0)
     sleep_soon()
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it, too
     if sys.argv[1:] in ([], ["--help"]):
         from c2t.cli.overview import overview  # noqa: PLC0415 - see above
 
         app = overview()
+    elif sys.argv[1] == "serve":  # which answers before other commands' imports are there
+        from c2t.cli.program import program  # noqa: PLC0415 - see above
+        from c2t.cli.serve import serve  # noqa: PLC0415 - see above
+
+        app = program(serve)
     else:
         from c2t.cli.app import app  # noqa: PLC0415 - see above
 

@@ -35,6 +35,8 @@ def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
     context = normed(states.double() @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
     start, layer_masks = len(states), head.form.layer_masks or [(None, False)] * config.num_hidden_layers
     hidden = head.embed_tokens.weight[[root, *[head.form.mask_token] * (head.size - 1)]].double()
+    if head.form.dflash2:
+        hidden = hidden * head.form.dflash2.embedding_scale
     groups = config.num_attention_heads // config.num_key_value_heads
     for number in range(config.num_hidden_layers):
         layer = {
@@ -43,7 +45,9 @@ def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
             if name.startswith(f"layers.{number}.")
         }
         query_rows, key_rows, value_rows = (layer[f"self_attn.{part}_proj.weight"] for part in "qkv")
-        x = normed(hidden, layer["input_layernorm.weight"], eps)
+        x = plain = normed(hidden, layer["input_layernorm.weight"], eps)
+        if head.form.dflash2:
+            x = convolved(plain, plain, 0, "attention_conv", layer, head.form.dflash2.group)
         attended = torch.zeros(head.size, config.num_attention_heads * dim).double()
         for each in range(config.num_attention_heads):
             own, shared = slice(each * dim, (each + 1) * dim), slice(each // groups * dim, (each // groups + 1) * dim)
@@ -56,11 +60,50 @@ def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
                 seen = sees(*layer_masks[number], start, place, len(keys))
                 weight = (keys[seen] @ turned(query, start + place, theta) / math.sqrt(dim)).softmax(0)
                 attended[place, own] = weight @ values[seen]
-        hidden = hidden + attended @ layer["self_attn.o_proj.weight"].T
-        inner = normed(hidden, layer["post_attention_layernorm.weight"], eps)
+        out = attended @ layer["self_attn.o_proj.weight"].T
+        if head.form.dflash2:
+            out = convolved(out, plain, 1, "attention_conv", layer, head.form.dflash2.group)
+        hidden = hidden + out
+        inner = plain = normed(hidden, layer["post_attention_layernorm.weight"], eps)
+        if head.form.dflash2:
+            inner = convolved(plain, plain, 0, "mlp_conv", layer, head.form.dflash2.group)
         gate = F.silu(inner @ layer["mlp.gate_proj.weight"].T)
-        hidden = hidden + (gate * (inner @ layer["mlp.up_proj.weight"].T)) @ layer["mlp.down_proj.weight"].T
+        out = (gate * (inner @ layer["mlp.up_proj.weight"].T)) @ layer["mlp.down_proj.weight"].T
+        if head.form.dflash2:
+            out = convolved(out, plain, 1, "mlp_conv", layer, head.form.dflash2.group)
+        hidden = hidden + out
     return normed(hidden, weights["norm.weight"], eps)
+
+
+def convolved(z: Tensor, x: Tensor, side: int, name: str, layer: dict[str, Tensor], group: int) -> Tensor:
+    """DFlash2's convolution of states z, one channel at a time, with coefficients that the layer's inputs x give."""
+    base, projection = layer[f"{name}.base_kernel"], layer[f"{name}.kernel_projection.weight"]
+    taps, groups = base.shape[1], x.shape[1] // group
+    out = torch.zeros_like(z)
+    for slot in range(len(z)):
+        delta = (projection @ x[slot]).view(2, taps, groups)
+        for tap in range(min(taps, slot + 1)):
+            for channel in range(z.shape[1]):
+                coefficient = base[side, tap, channel] + delta[side, tap, channel // group]
+                out[slot, channel] += coefficient * z[slot - tap, channel]
+    return out
+
+
+def after_selector(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor) -> Tensor:
+    """Log-probabilities after a path by DFlash2's steps; slots: states of those that speak of a token."""
+    weights = {name: weight.double() for name, weight in head.state_dict().items()}
+    form, hidden = head.form.dflash2, slots[len(path) - 1]
+    unary = lm_head @ hidden * form.output_multiplier
+    if form.softcap:
+        unary = form.softcap * (unary / form.softcap).tanh()
+    projected = weights["candidate_selector.hidden_projection.weight"] @ hidden
+    scores = torch.full_like(unary, float("-inf"))
+    for index in unary.topk(form.top_k).indices.tolist():
+        token = index if head.tokens is None else int(head.tokens[index])
+        pair = weights["candidate_selector.predecessor_codebook"][path[-1]]
+        pair = pair * weights["candidate_selector.successor_codebook"][token]
+        scores[index] = unary[index] + projected @ pair
+    return scores.log_softmax(0)
 
 
 def after_path(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor) -> tuple[Tensor, float | None]:
@@ -69,6 +112,10 @@ def after_path(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor)
     weights, kind = {name: weight.double() for name, weight in head.state_dict().items()}, head.form.markov_kind
     rank, first = head.form.markov_rank, 0 if head.from_anchor else 1
     state = torch.zeros(rank).double()
+    if head.form.dflash2:
+        return after_selector(head, slots[first:], path, lm_head), None
+    if head.form.domino:
+        return after_domino(head, slots[first:], path, lm_head), None
     for place, token in enumerate(path):
         hidden = slots[first + place]
         embedded = weights["markov_head.markov_w1.weight"][token]
@@ -87,3 +134,22 @@ def after_path(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor)
         logit = weights["confidence_head.proj.weight"][0] @ seen + weights["confidence_head.proj.bias"][0]
         confidence = float(1 / (1 + (-logit).exp()))
     return logits, confidence
+
+
+def after_domino(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor) -> Tensor:
+    """Logits after a path by Domino's steps; slots: states of those that speak of a token."""
+    weights = {name: weight.double() for name, weight in head.state_dict().items()}
+    size, _, first = head.form.domino
+    state = torch.zeros(size).double()
+    for token in path:
+        read = weights["prefix_gru.weight_ih_l0"] @ head.embed_tokens.weight[token].double()
+        kept = weights["prefix_gru.weight_hh_l0"] @ state
+        reset, update = ((read + kept)[: 2 * size].sigmoid()).split(size)
+        new = (read[2 * size :] + reset * kept[2 * size :]).tanh()
+        state = update * state + (1 - update) * new
+    hidden = slots[len(path) - 1]
+    logits = lm_head @ hidden
+    if len(path) > first:
+        inner = F.silu(weights["embed_proj.0.weight"] @ torch.cat([hidden, state]))
+        logits = logits + weights["embed_proj.2.weight"] @ inner
+    return logits

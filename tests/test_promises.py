@@ -288,7 +288,8 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/test_batching.py::test_rows_go_on_after_a_step_that_fails_while_it_drops_others""",
         """While the models are being loaded, `/health` answers 503 `{"status": "loading"}`, and everything else 503
         with `Retry-After`.""": """
-            tests/serving/test_server.py::test_before_the_models_are_there_every_answer_is_503""",
+            tests/serving/test_server.py::test_before_the_models_are_there_every_answer_is_503
+            tests/cli/test_serve.py::test_its_first_answer_is_that_it_loads""",
         "The line with the address is printed when they are there.": """
             tests/cli/test_serve.py::test_serves_until_a_signal_which_lets_running_requests_end""",
         """Ctrl-C, `SIGTERM` and `SIGHUP` take no more requests and give those that run ten seconds; a second one ends

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from c2t.models.drafts.block import BlockForm, BlockHead
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.mtp import MTPHead
@@ -11,11 +12,16 @@ from c2t.models.loading.eagle_checkpoint import save_head
 from pipelines.pair.recipes import PAIRS
 from tests.toys import randomise
 
-HEADS = {"eagle3": lambda config: Eagle3Head(config, 4096), "mtp": MTPHead}
+DSPARK = BlockForm(5, 0, (1, 3, 5), from_anchor=True, markov_rank=16, confidence=True, confidence_reads_token=True)
+HEADS = {
+    "eagle3": lambda config: Eagle3Head(config, 4096),
+    "mtp": MTPHead,
+    "dspark": lambda config: BlockHead(config, DSPARK),
+}
 
 
 def tiny_head(name: str) -> Head:
-    """Return a head of this kind: eagle3, mtp."""
+    """Return a head of this kind: eagle3, mtp, dspark."""
     head = randomise(HEADS[name](PAIRS["tiny"].head), seed=6, spread=0.1)
     if name == "eagle3":
         with torch.no_grad():

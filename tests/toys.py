@@ -30,6 +30,8 @@ from transformers import (
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.decoding import Step, cut
+from c2t.models.drafts.block import BlockForm, BlockHead
+from c2t.models.drafts.block_draft import BlockDraft
 from c2t.models.drafts.eagle import EagleHead
 from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.head_draft import EagleDraft
@@ -134,7 +136,8 @@ def toy_drafts() -> dict[str, EagleDraft | DraftLM]:
 @cache
 @torch.inference_mode(False)  # kept for tests in and out of it
 def deep_pairs() -> dict[str, tuple[Target, BaseDraft]]:
-    """A target deep enough for EAGLE-3 with a draft of every kind; EAGLE-3's is the same model with tapped layers."""
+    """A target deep enough for EAGLE-3 with a draft of every kind; EAGLE-3's and DSpark's is the same model with tapped
+    layers."""
     config = LlamaConfig(**{**SIZES, "num_hidden_layers": 7})
     target, tapped = (Target(language_model(config, spread=0.2)) for _ in range(2))
     narrow = LlamaConfig(**{**SIZES, "num_hidden_layers": 1})
@@ -147,12 +150,16 @@ def deep_pairs() -> dict[str, tuple[Target, BaseDraft]]:
         head.embed_tokens = target.embed_tokens
         head.requires_grad_(False).eval()
     tapped.tap(eagle3.taps(7))
+    form = BlockForm(4, 0, (1, 2, 3), from_anchor=True, markov_rank=5, markov_kind="rnn", confidence=True)
+    dspark = randomise(BlockHead(narrow, form).double(), seed=8, spread=0.3).requires_grad_(False).eval()
+    dspark.embed_tokens = target.embed_tokens
     return {
         "eagle": (target, random_eagle(target)),
         "eagle3": (tapped, EagleDraft(eagle3, target.lm_head)),
         "mtp": (target, EagleDraft(mtp, target.lm_head)),
         "medusa": (target, MedusaDraft(medusa, target.lm_head)),
         "published medusa": (target, PublishedMedusaDraft(published, target.lm_head)),
+        "dspark": (tapped, BlockDraft(dspark, target.lm_head)),
         "lm": (target, perturbed(target, noise=0.02)),
     }
 

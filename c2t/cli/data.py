@@ -13,6 +13,7 @@ from c2t.cli import info as information
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
 from c2t.errors import InputError
+from c2t.harvest.extra_columns import COLUMNS
 from c2t.harvest.settings import HarvestSettings
 from c2t.harvest.shards import WHOLE, ShardNumber
 from c2t.harvest.texts import JudgedTexts, judge, read_texts
@@ -25,6 +26,7 @@ from c2t.training.settings import FINETUNE, LOGGERS, MODELS, OLD_MODELS, TrainSe
 
 COUNTS = ("rows", "trees", "positives", "too_long")
 HARVEST, TRAIN = HarvestSettings(), TrainSettings()
+Logger = Annotated[str, typer.Option(help=f"Where to log the training: {', '.join(LOGGERS)}.")]
 PROMPTS = 24  # default number of prompts, which takes some minutes on two cores
 
 
@@ -44,7 +46,9 @@ def harvest(
     seed: o.Seed = HARVEST.seed,
     batch: Annotated[int, typer.Option(help="Conversations to run together.")] = HARVEST.batch,
     policy: o.Trees = HARVEST.policy,
-    columns: o.Columns = "",
+    columns: Annotated[
+        str, typer.Option(help=f"Further columns: {','.join(COLUMNS)}.", metavar="NAMES", rich_help_panel=o.RUN_PANEL)
+    ] = "",
     positions: o.Positions = HARVEST.positions,
     texts: o.Texts = None,
     shard: o.Shard = None,
@@ -180,7 +184,7 @@ def train(
         ),
     ] = None,
     seed: o.TrainSeed = TRAIN.seed,
-    logger: o.Logger = LOGGERS[0],
+    logger: Logger = LOGGERS[0],
     overwrite: o.Overwrite = False,
     json: o.Json = None,
 ) -> None:
@@ -229,7 +233,7 @@ def finetune(
     lr: o.LearningRate = FINETUNE.lr,
     batch_size: o.BatchSize = FINETUNE.batch_size,
     seed: o.TrainSeed = FINETUNE.seed,
-    logger: o.Logger = LOGGERS[0],
+    logger: Logger = LOGGERS[0],
     overwrite: o.Overwrite = False,
     json: o.Json = None,
 ) -> None:

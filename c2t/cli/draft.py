@@ -43,7 +43,8 @@ def train(
     prompts: o.Prompts = None,
     minutes: Annotated[float, typer.Option(help="Train for so long, earlier runs in the same folder included.")] = 30.0,
     kind: Annotated[
-        Literal["eagle", "eagle3", "medusa"], typer.Option(help="Kind of the head: eagle, eagle3 or medusa.")
+        Literal["eagle", "eagle3", "medusa", "dspark"],
+        typer.Option(help="Kind of the head: eagle, eagle3, medusa or dspark (blocks)."),
     ] = "eagle",
     begin: Annotated[
         str | None,

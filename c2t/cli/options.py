@@ -1,4 +1,5 @@
-"""Options that several commands share; their defaults are those of the settings that they fill."""
+"""Options that several commands share; their defaults are those of the settings that they fill. It imports nothing that
+takes time: `c2t serve` answers before that."""
 
 import functools
 import inspect
@@ -10,10 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from c2t.errors import InputError
-from c2t.harvest.extra_columns import COLUMNS
 from c2t.storage.paths import DEFAULT_PAIR, usable
 from c2t.storage.results import check_place
-from c2t.training.settings import LOGGERS
 
 
 def a_path(text: str) -> Path:
@@ -244,7 +243,6 @@ Positions = Annotated[
     str,
     _run("Draft at visited positions, as decoding does, or at all.", metavar="WHERE"),
 ]
-Columns = Annotated[str, _run(f"Further columns: {','.join(COLUMNS)}.", metavar="NAMES")]
 Texts = Annotated[
     Path | None,
     _run(
@@ -295,7 +293,6 @@ BatchSize = Annotated[int, typer.Option(help="Drafted tokens per optimiser step.
 LearningRate = Annotated[float, typer.Option(help="Learning rate of Adam.")]
 Fraction = Annotated[float, typer.Option(help="Share of the training conversations to use.")]
 TrainSeed = Annotated[int, typer.Option(help="Seed for weights, split and batches.")]
-Logger = Annotated[str, typer.Option(help=f"Where to log the training: {', '.join(LOGGERS)}.")]
 
 Overwrite = Annotated[bool, _output("Replace what is in the output folder.", "--overwrite")]
 Json = Annotated[

@@ -43,6 +43,7 @@ LISTED = {
         "draft": "Train a draft head for a model of your own: c2t draft train.",
     },
 }
+PANELS = {name: panel for panel, commands in LISTED.items() for name in commands}
 
 
 def _version(wanted: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The command that serves a pair over HTTP: serve."""
+"""The command that serves a pair over HTTP: serve. It imports what takes time once its port answers."""
 
 import re
 from typing import Annotated, Any
@@ -6,14 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from c2t.cli import options as o
-from c2t.cli import shared, terminal
+from c2t.cli import terminal
 from c2t.cli.speculative_config import OPTION, read_speculative_config
-from c2t.decoder import SpeculativeDecoder
 from c2t.errors import InputError
-from c2t.models.target.prefixes import LIMIT, Prefixes
-from c2t.output.signals import Stopped
-from c2t.policies.spec import describe
-from c2t.study import acceptance
+from c2t.output.signals import Stopped, ending_at_once
+from c2t.serving.loading import answering, listen
 
 SERVER_PANEL = "Server"
 
@@ -73,49 +70,44 @@ def serve(
     ] = None,
     prefix_memory: Annotated[
         int, _server("MiB for prompts that were read, whose beginnings are not computed again.", min=0)
-    ] = LIMIT // 2**20,
+    ] = 256,
 ) -> None:
     """Serve completions and chat by OpenAI's API, until Ctrl-C.
 
     Requests come and go while others are being decoded; each gets the text that it would get alone.
     """
-    from c2t.serving import server as serving  # noqa: PLC0415 - needs an extra
-    from c2t.serving.loading import answering  # noqa: PLC0415 - needs an extra
+    import uvicorn  # noqa: F401, PLC0415 - a missing extra is said before a port is open
 
     if speculative_config is not None:
         models, policy = _speculating(models, policy, speculative_config)
-    listener = serving.listen(host, port)
-    with answering(listener):  # for loading takes a while
-        terminal.say("loading the models; until they are there, every request is answered with 503", error=True)
-        loaded = shared.load(models)
-        spec = policy or shared.default_policy(loaded, classifier, for_server=True)
-        terminal.say(f"{loaded.name} is loaded; preparing {spec}", error=True)
-        rates = acceptance.lookup(loaded, 0.0, None)
-        (chosen,) = shared.policies(loaded, classifier, [spec], rates, shared.costs(loaded))
-        loaded.target.prefixes = Prefixes(prefix_memory * 2**20)
-        decoder = SpeculativeDecoder(loaded, chosen)
-        terminal.say("a first text, which compiles and packs what is not yet", error=True)
-        decoder.warm_up()
-    server = serving.Server(
-        decoder,
-        listener,
-        served_model_name,
-        api_key,
-        cors or (),
-        max_rows=max_num_seqs,
-        max_tokens=max_total_tokens,
-        max_waiting=max_waiting,
-    )
-    serving.log_to_stderr()
-    name = served_model_name or loaded.name
-    terminal.say(f"{server.address}/v1 serves {name} with {describe(chosen, brief=True)}; Ctrl-C ends it")
-    if not server.here and api_key is None:
-        terminal.say(f"{host}: anyone who reaches this address can use it, without a password", error=True)
-    try:
-        server.run()
-    except Stopped as stopped:
-        stopped.add_note("the server is down, and no request is left")
-        raise
+    with listen(host, port) as listener:
+        with answering(listener):
+            terminal.say("loading the models; until they are there, every request is answered with 503", error=True)
+            with ending_at_once():
+                from c2t.cli.prepare import prepare  # noqa: PLC0415 - takes seconds, in which the port answers
+                from c2t.serving.server import Server, log_to_stderr  # noqa: PLC0415 - likewise
+
+            decoder, described = prepare(models, policy, classifier, prefix_memory * 2**20)
+        server = Server(
+            decoder,
+            listener,
+            served_model_name,
+            api_key,
+            cors or (),
+            max_rows=max_num_seqs,
+            max_tokens=max_total_tokens,
+            max_waiting=max_waiting,
+        )
+        log_to_stderr()
+        name = served_model_name or decoder.pair.name
+        terminal.say(f"{server.address}/v1 serves {name} with {described}; Ctrl-C ends it")
+        if not server.here and api_key is None:
+            terminal.say(f"{host}: anyone who reaches this address can use it, without a password", error=True)
+        try:
+            server.run()
+        except Stopped as stopped:
+            stopped.add_note("the server is down, and no request is left")
+            raise
 
 
 def _speculating(models: o.Models, policy: str | None, config: str) -> tuple[o.Models, str | None]:

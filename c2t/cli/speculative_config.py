@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from c2t.errors import InputError, plain
-from c2t.models.drafts.uniform import LOOKUP
 
 OPTION = "--speculative-config"
-OWN = {"ngram": LOOKUP, "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa"}  # drafts without `model`
+OWN = {"ngram": "lookup", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa"}  # drafts without `model`
 Length = Annotated[StrictInt, Field(ge=1)] | None
 
 

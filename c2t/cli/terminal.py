@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from transformers.utils import logging as transformers_logging
 
 from c2t.cli.help import CommandGroup
 from c2t.errors import InputError, installed_by, one_line, plain
@@ -37,7 +36,6 @@ class Commands(CommandGroup):
             return super().make_context(info_name, args, *more, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        transformers_logging.disable_progress_bar()
         with warnings.catch_warnings(), _in_one_line():
             warnings.showwarning = lambda message, *_args, **_kwargs: say(f"warning: {plain(str(message))}", error=True)
             try:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
+from c2t.drafting.block_losses import dspark_losses, first_slots, joint_rows
 from c2t.drafting.library import Text
 from c2t.drafting.losses import (
     Losses,
@@ -21,15 +22,21 @@ from c2t.drafting.losses import (
 )
 from c2t.drafting.rows import Rows
 from c2t.errors import InputError
+from c2t.models.drafts.block import BlockForm, BlockHead
 from c2t.models.drafts.eagle import EagleHead, Head
-from c2t.models.drafts.eagle3 import Eagle3Head
+from c2t.models.drafts.eagle3 import Eagle3Head, Eagle3Variant, default_taps
 from c2t.models.drafts.heads import PARTS
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.target.target import Target
 
 MEDUSA_HEADS = 4
 FITTED = 400  # texts that an EAGLE-3 head's `fc` begins from
+BLOCK, BLOCK_LAYERS, MARKOV_RANK = 7, 2, 64  # of a DSpark head: slots of a block; its size
+# Share of the usual size of the states that a DSpark head's begin with: total variation has hardly a slope where a
+# distribution is sure of a wrong token. At full size SmolLM2's began with a cross-entropy of 38.
+FLAT = 0.3
 HEAD_SIZE, WIDEST = 64, 3  # of an attention head; most of the MLP's size in that of the hidden states
+TRAINED_EAGLE3 = (Eagle3Variant(), True)  # form of an EAGLE-3 head, and whether its LM head has the target's rows
 SMALL = 4.0  # root mean square of features; a head for larger ones begins with larger outputs
 
 
@@ -49,19 +56,30 @@ class HeadKind:
     """Kind of a head. part: its folder next to others. type: its class. taps: it reads tapped layers of the target, not
     its last features.
 
-    frozen: beginnings of the names of weights that it does not learn, besides the embedding. losses: of the head, rows
-    of the target's LM head and a batch. states: the head's outputs at the judged slots, which
-    are for the token `ahead` positions after the next one.
+    losses: of the head, the `rows` of compared tokens and a batch. states: the head's outputs at the judged slots,
+    which are for the token `ahead` positions after the next one. rows: what gives logits with these states; by default
+    the target's LM head.
+
+    frozen: beginnings of the names of weights that it does not learn, besides the embedding. tables: of those with a
+    row for each token, or a single one, which are no matrices for Muon. own_tokens: it has a vocabulary of its own,
+    which is chosen once. answers: only they teach, no questions. every: one of so many positions is judged for the
+    agreement. trainable: False for forms that cannot be trained further.
     """
 
     part: str
     type: type[Head]
     taps: bool
     make: Callable[[Given], Head]
-    losses: Callable[[Head, Float[Tensor, "v H"], Rows], Losses]
-    states: Callable[[Head, Rows], Float[Tensor, "m H"]]
+    losses: Callable[[Head, Float[Tensor, "v D"], Rows], Losses]
+    states: Callable[[Head, Rows], Float[Tensor, "m D"]]
+    rows: Callable[[Head, Float[Tensor, "v H"], Int[Tensor, " v"]], Float[Tensor, "v D"]] = lambda head, rows, _: rows
     frozen: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
     ahead: int = 0
+    own_tokens: bool = False
+    answers: bool = False
+    every: int = 1
+    trainable: Callable[[Head], bool] = lambda head: head.num_layers == 1
 
     def learned(self, head: Head) -> dict[str, nn.Parameter]:
         """Return the weights that a head of this kind learns, and let it learn no others."""
@@ -176,9 +194,56 @@ def begin_near(head: Eagle3Head, eagle: EagleHead, texts: list[Text]) -> None:
         norm.weight.fill_(size)
 
 
+def new_dspark(given: Given) -> BlockHead:
+    """Return a DSpark head whose Markov bias is 0 yet, and whose masks are a token that the texts do not hold."""
+    torch.manual_seed(0)
+    target = given.target
+    config = one_layer(target)
+    config.num_hidden_layers = BLOCK_LAYERS
+    head = BlockHead(config, dspark_form(target.num_layers, unused_token(given.texts, config.vocab_size)))
+    head.embed_tokens = given.embedding
+    with torch.no_grad():
+        size = usual_size(torch.cat([text.features for text in given.texts[:FITTED]]))
+        head.norm.weight.fill_(FLAT * size)
+        nn.init.normal_(head.markov.markov_w1.weight, std=MARKOV_RANK**-0.5)
+        for weight in (head.markov.markov_w2.weight, *head.confidence.parameters()):
+            nn.init.zeros_(weight)
+    return head
+
+
+def dspark_form(target_layers: int, mask: int) -> BlockForm:
+    """Return the form of the DSpark heads that are trained here."""
+    layers = tuple(tap - 1 for tap in default_taps(target_layers))
+    markov: dict[str, Any] = {"markov_rank": MARKOV_RANK, "confidence": True, "confidence_reads_token": True}
+    return BlockForm(BLOCK, mask, layers, from_anchor=True, **markov, target_layers=target_layers)
+
+
+def widened(head: BlockHead) -> BlockHead:
+    """Return a stored head with the Markov head's rows of all tokens, zeros for those that it does not draft."""
+    if head.markov is None or head.lm_head is not None:
+        return head
+    wide = BlockHead(head.config, replace(head.form, draft_vocab=None, own_lm_head=False)).to(head.fc.weight.device)
+    state, rows = head.state_dict(), torch.zeros_like(wide.markov.markov_w2.weight)
+    rows[slice(None) if head.tokens is None else head.tokens] = head.markov.markov_w2.weight
+    wide.load_state_dict(state | {"markov_head.markov_w2.weight": rows})
+    return wide
+
+
+def unused_token(texts: list[Text], vocabulary: int) -> int:
+    """Return the first token that is not in the texts, or the rarest one."""
+    return int(torch.cat([text.ids for text in texts]).bincount(minlength=vocabulary).argmin())
+
+
 def first_block(head: MedusaHead, rows: Rows) -> Float[Tensor, "m H"]:
     """Return the outputs of a Medusa-style head's first block."""
     return head.at(next(eagle_states(head, rows)), 1)
+
+
+def is_trained_dspark(head: Any) -> bool:
+    """Return True for a block drafter of the form that is trained here, of any size; it reads the default layers."""
+    form: BlockForm = head.form
+    sizes = {name: getattr(form, name) for name in ("size", "markov_rank")}
+    return form.target_layers is not None and form == replace(dspark_form(form.target_layers, form.mask_token), **sizes)
 
 
 KINDS = {
@@ -193,6 +258,21 @@ KINDS = {
         eagle3_losses,
         lambda head, rows: next(eagle3_states(head, rows, 1)),
         frozen=("lm_head",),
+        own_tokens=True,
+        trainable=lambda head: head.num_layers == 1 and (head.variant, head.shares_lm_head) == TRAINED_EAGLE3,
+    ),
+    "dspark": HeadKind(
+        PARTS["block"],
+        BlockHead,
+        True,
+        new_dspark,
+        dspark_losses,
+        first_slots,
+        rows=joint_rows,
+        tables=("markov_head", "confidence_head"),
+        answers=True,
+        every=4,  # each of them takes a block
+        trainable=is_trained_dspark,
     ),
     "medusa": HeadKind(
         PARTS["medusa"],

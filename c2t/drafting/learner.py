@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from c2t.drafting.kinds import HeadKind
 from c2t.drafting.library import Text
 from c2t.drafting.losses import index_in_text
-from c2t.drafting.rows import epoch, rows_of
+from c2t.drafting.rows import epoch, rows_of, thinned
 from c2t.kernels.decoder_layers import bf16_is_faster
 from c2t.models.drafts.eagle import Head
 
@@ -77,15 +77,16 @@ class Learner:
         self.head, self.kind, self.lm_head, self.rate = head, kind, lm_head, rate
         self.trained = kind.learned(head)
         self.mean = {name: weight.detach().clone() for name, weight in self.trained.items()}
-        matrices = [p for p in self.trained.values() if p.ndim == 2]
-        self.optimisers = optimisers_of(matrices, [p for p in self.trained.values() if p.ndim != 2], rate)
+        matrices = [name for name, p in self.trained.items() if p.ndim == 2 and not name.startswith(kind.tables)]
+        others = [p for name, p in self.trained.items() if name not in matrices]
+        self.optimisers = optimisers_of([self.trained[name] for name in matrices], others, rate)
         self.steps = self.positions = self.warm = 0
         self.batches: list[list[Text]] = []
 
-    def rows(self, tokens: Int[Tensor, " c"]) -> Float[Tensor, "c H"]:
-        """Return these tokens' rows of the LM head."""
+    def rows(self, tokens: Int[Tensor, " c"]) -> Float[Tensor, "c D"]:
+        """Return what gives these tokens' logits with the head's states: rows of the LM head, for most kinds."""
         weight: Any = self.lm_head.weight
-        return weight[tokens.to(weight.device)].float()
+        return self.kind.rows(self.head, weight[tokens.to(weight.device)].float(), tokens)
 
     def learn(
         self,
@@ -97,8 +98,8 @@ class Learner:
         report: Callable[[], None],
     ) -> None:
         """Learn until `time.monotonic` says so. tokens: the frequent ones. begin: tokens that all texts begin with.
-        share(): part of the time that has passed; over the last FALLING of it the rate falls to a hundredth. An EAGLE-3
-        head compares its own tokens only."""
+        share(): part of the time that has passed; over the last FALLING of it the rate falls to a hundredth. A head
+        with a vocabulary of its own compares that only."""
         self.batches = []  # there may be new texts
         device = self.lm_head.weight.device
         while time.monotonic() < until:
@@ -109,9 +110,9 @@ class Learner:
             rate = self.rate * min(1.0, (self.warm + 1) / WARMUP) * fall
             for group in (group for optimiser in self.optimisers for group in optimiser.param_groups):
                 group["lr"] = rate
-            compared = tokens if self.kind.taps else compared_tokens(tokens, batch, len(self.lm_head.weight))
-            # Questions teach as answers do: what is learned is the next state after a token that is given.
-            rows = rows_of(batch, begin).to(device)
+            compared = tokens if self.kind.own_tokens else compared_tokens(tokens, batch, len(self.lm_head.weight))
+            # Questions teach as answers do where what is learned is the next state after a token that is given.
+            rows = rows_of(batch, None if self.kind.answers else begin).to(device)
             with compute(device):
                 losses = self.kind.losses(self.head, self.rows(compared), rows)
             losses.total.backward()
@@ -158,13 +159,14 @@ class Learner:
 
     @torch.no_grad()
     def agreement(self, texts: list[Text], tokens: Int[Tensor, " v"]) -> float:
-        """Return the share of the answers' positions where the head's most probable one of these tokens, `kind.ahead`
-        tokens after the next one, is the target's of all."""
+        """Return the share of the answers' positions, or of one in `kind.every`, where the head's most probable one of
+        these tokens, `kind.ahead` tokens after the next one, is the target's of all."""
         device, same, count = self.lm_head.weight.device, 0, 0
-        tokens, lm_head = tokens.to(device), self.rows(tokens)
+        tokens = tokens.to(device)
         with self.averaged() as head, compute(device):
+            lm_head = self.rows(tokens)
             for batch in epoch(texts, ROWS, 0):
-                rows = rows_of(batch).to(device)
+                rows = thinned(rows_of(batch).to(device), self.kind.every)
                 states = self.kind.states(head, rows)
                 later = (index_in_text(rows) >= self.kind.ahead).nonzero()[:, 0]
                 guess = tokens[(head.readable(states[later - self.kind.ahead]) @ lm_head.T).argmax(-1)]

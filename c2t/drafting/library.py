@@ -99,7 +99,7 @@ class Library:
             lengths, questions = stored["lengths"].tolist(), stored["questions"].tolist()
             ids, features = stored["ids"].split(lengths), stored["features"].split(lengths)
             best = stored["best"].split([n - q for n, q in zip(lengths, questions, strict=True)])
-            inputs = stored["taps"].split(lengths) if "taps" in stored else features
+            inputs = stored["taps"].split(lengths) if self.taps and "taps" in stored else features
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"{path}: not a shard of texts ({one_line(error)}); delete the file") from error
         self.number = int(path.stem) + 1

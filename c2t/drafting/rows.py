@@ -44,6 +44,11 @@ def rows_of(texts: list[Text], begin: int | None = None) -> Rows:
     return Rows(ids, padded(text.inputs for text in texts), padded(text.features for text in texts), judged, best)
 
 
+def thinned(rows: Rows, every: int) -> Rows:
+    """Return rows of which one in so many judged slots is judged, the first one of each text among them."""
+    return rows._replace(judged=rows.judged & ((rows.judged.cumsum(1) - 1) % every == 0))
+
+
 def padded(states: Iterable[Float[Tensor, "_ D"]]) -> Float[Tensor, "B n D"]:
     """Return states of texts side by side, in float32."""
     return nn.utils.rnn.pad_sequence(list(states), batch_first=True).float()

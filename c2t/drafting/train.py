@@ -15,15 +15,16 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from c2t.drafting.kinds import KINDS, Given
+from c2t.drafting.kinds import KINDS, Given, widened
 from c2t.drafting.learner import RATE, Learner, frequent
 from c2t.drafting.library import Library
 from c2t.drafting.ngram_weights import learn_weights
 from c2t.drafting.questions import TEMPERATURES, Source, encoded
 from c2t.drafting.texts import write
 from c2t.errors import InputError, one_line
+from c2t.models.drafts.block import BlockHead
 from c2t.models.drafts.eagle import Head
-from c2t.models.drafts.eagle3 import Eagle3Head, Eagle3Variant, default_taps
+from c2t.models.drafts.eagle3 import default_taps
 from c2t.models.drafts.heads import embedding_of
 from c2t.models.loading.eagle_checkpoint import fetch, load_head, save_head
 from c2t.models.loading.fingerprint import weights_fingerprint
@@ -47,7 +48,6 @@ LAST_STEPS = 1 / 6  # share of the time for what comes after learning: n-grams, 
 ROUNDS, SHORTEST, LONGEST = 12, 15.0, 120.0  # number of rounds; seconds of one
 GENERATING, UNTIL = 0.5, 0.75  # share of a round for new texts, up to this share of the time
 MOST_NGRAMS = 1 / 4  # share of the last minutes for evidence on n-grams
-TRAINED_FORM = (Eagle3Variant(), True)  # of an EAGLE-3 head, and whether its LM head has the target's rows
 JUDGED = 48  # texts for validation, at most
 BEGUN_RATE = 1e-3  # of a head that goes on from another one
 
@@ -160,8 +160,9 @@ def read_begun(begin: str | Path, kind: str, pair: Pair) -> Head:
     head = loaded(folder, pair.target)
     if type(head) is not KINDS[kind].type:
         raise InputError(f"{folder}: a head of another kind than {kind}: give --kind, or another head")
-    if head.num_layers != 1 or (isinstance(head, Eagle3Head) and (head.variant, head.shares_lm_head) != TRAINED_FORM):
+    if not KINDS[kind].trainable(head):
         raise InputError(f"{folder}: heads of this form cannot be trained further: leave --begin out for a new one")
+    head.taps(pair.target.num_layers)  # InputError for a target of another depth
     if trained_for(folder.parent) not in (None, weights_fingerprint(fetch(pair.sources["target"][0]))):
         warnings.warn(
             f"{folder} was trained for other weights than those of {pair.name}: it begins there", stacklevel=3
@@ -174,6 +175,8 @@ def loaded(folder: Path, target: Target) -> Head:
     head = load_head(folder, embedding_of(target), target.lm_head)
     shared, head.embed_tokens = head.embed_tokens, None
     head = head.float()
+    if isinstance(head, BlockHead):
+        head = widened(head)
     head.embed_tokens = shared
     return head
 
@@ -283,9 +286,9 @@ class TrainingRun:
             rate = RATE if self.begun is None else BEGUN_RATE
             self.learner = Learner(head.to(target.device), self.kind, target.lm_head, rate)
             self._read_weights(self.learner)
-        if not self.kind.taps:
+        if not self.kind.own_tokens:
             self.tokens = frequent(self.library.learned, vocabulary)
-        elif self.learner.head.tokens is not None:  # an EAGLE-3 head's stay the same
+        elif self.learner.head.tokens is not None:  # they stay the same
             self.tokens = self.learner.head.tokens.cpu()
         return self.learner
 
@@ -320,8 +323,8 @@ class TrainingRun:
         shared, head.embed_tokens = head.embed_tokens, None
         stored = copy.deepcopy(head).bfloat16()
         head.embed_tokens = shared
-        if not self.kind.taps and len(self.tokens) < len(self.pair.target.lm_head.weight):
-            stored.tokens = self.tokens
+        if not self.kind.own_tokens and len(self.tokens) < len(self.pair.target.lm_head.weight):
+            stored.restrict(self.tokens)
         return stored
 
     def _report(self, seconds: float, doing: str) -> None:

@@ -86,16 +86,22 @@ class Grammar:
 
     @classmethod
     def tool_calls(
-        cls, tools: Sequence[Mapping[str, Any]], required: bool = True, frame: ToolFrame = FRAME
+        cls,
+        tools: Sequence[Mapping[str, Any]],
+        required: bool = True,
+        frame: ToolFrame = FRAME,
+        answer: "Grammar | None" = None,
     ) -> "Grammar":
         """Return the constraint to texts with calls of tools, each a `name` and the JSON schema of its `parameters`.
 
         required: the text is a call from its first token on; else calls may follow free text. frame: the texts around a
-        call (`c2t.grammars.tool_calls`).
+        call (`c2t.grammars.tool_calls`). answer: the text has calls alone, or follows this constraint to JSON.
         """
+        if answer is not None and answer.kind != "json":
+            raise InputError("tools: an answer without calls can follow a JSON schema only")
         for tool in tools:
             _check_depth(tool)
-        return cls("lark", frame.grammar(tools, required))
+        return cls("lark", frame.grammar(tools, required, answer and answer.source))
 
     def matcher(self, vocabulary: Vocabulary) -> Matcher:
         """Return the state at a text's beginning. Raises InputError for what llguidance refuses, and for a grammar that

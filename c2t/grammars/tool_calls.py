@@ -4,7 +4,8 @@ A text that may call tools is free text, then one call or several, then its end:
 
     text  OPENING  {"name": "NAME", "arguments": {...}}  BETWEEN  {"name": ...}  CLOSING
 
-The frame is the model's own, found in its chat template, or FRAME.
+The frame is the model's own, found in its chat template, or FRAME. Where an answer has a schema, the text is JSON that
+follows it, or calls without free text.
 """
 
 import json
@@ -52,14 +53,17 @@ class ToolFrame:
         texts = [self.head(name) + json.dumps(arguments, ensure_ascii=False) + "}" for name, arguments in calls]
         return self.opening + (self.between or "\n").join(texts) + self.closing
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]], required: bool) -> str:
+    def grammar(self, tools: Sequence[Mapping[str, Any]], required: bool, answer: str | None = None) -> str:
         """Return the grammar, in llguidance's Lark, of texts with up to MOST_CALLS calls of these tools, each with a
         name and the JSON schema of its parameters.
 
-        required: the text is a call from its first token on. Raises InputError for a name that is none, or that two
-        tools have, and for parameters that are no schema of an object.
+        required: the text is a call from its first token on. answer: else the JSON schema of a text without calls, None
+        for free text. Raises InputError for a name that is none, or that two tools have, for parameters that are no
+        schema of an object, and for an answer's schema where calls have no opening.
         """
         check_tools(tools)
+        if answer is not None and not required and not self.opening:
+            raise InputError("tools: a call of this model looks like an answer in JSON: leave one of both out")
         rules = [f"call: {' | '.join(f'call_{number}' for number in range(len(tools)))}"]
         for number, tool in enumerate(tools):
             schema = {**parameters_of(tool), "type": "object", OPTIONS: LAYOUT}
@@ -67,7 +71,11 @@ class ToolFrame:
             rules.append(f"arguments_{number}: %json {json.dumps(schema, ensure_ascii=False)}")
         several = f" ({self._terms(self.between)} call){{0,{MOST_CALLS - 1}}}" if self.between else ""
         rules.append(f"calls: call{several} {self._terms(self.closing)}")
-        rules += [f"start: {self._terms(self.opening)} calls"] if required else self._free_text()
+        called = f"start: {self._terms(self.opening)} calls"
+        if answer is not None and not required:
+            rules += [f"{called} | answer", f"answer: %json {json.dumps({**json.loads(answer), OPTIONS: LAYOUT})}"]
+        else:
+            rules += [called] if required else self._free_text()
         return "\n".join(["%llguidance {}", *rules, ""])
 
     def _free_text(self) -> list[str]:
@@ -155,13 +163,13 @@ class CallPiece(NamedTuple):
 class CallReader:
     """Reads a text as it is generated, which follows `ToolFrame.grammar`: what is said, and the parts of calls.
 
-    A text that does not follow the grammar is returned as it is.
+    A text that does not follow the grammar is returned as it is. free: text may come before calls.
     """
 
-    def __init__(self, frame: ToolFrame):
+    def __init__(self, frame: ToolFrame, free: bool = True):
         self.frame, self.text, self.calls = frame, "", 0
         self.head = re.compile(rf'\{{"name": ("(?:[^"\\]|\\.)*"), "{frame.arguments_key}": ')
-        self.read = self._read_free if frame.opening else self._read_begin
+        self.read = self._read_free if frame.opening and free else self._read_begin
         self.depth, self.quoted, self.escaped = 0, False, False
 
     def add(self, text: str) -> Iterator[str | CallPiece]:
@@ -180,9 +188,14 @@ class CallReader:
 
     # Each returns a piece, "" after a change of state, or None where it needs more of the text.
 
-    def _read_begin(self) -> str:
-        """Read the first character of a text without an opening."""
-        self.read = self._read_head if self.text[0] == "{" else self._read_rest
+    def _read_begin(self) -> str | None:
+        """Read the beginning of a text that either is a call or has none."""
+        opening = self.frame.opening
+        if len(self.text) <= len(opening) and opening.startswith(self.text):
+            return None
+        called = self.text.startswith(opening + "{")
+        self.text = self.text[len(opening) * called :]
+        self.read = self._read_head if called else self._read_rest
         return ""
 
     def _read_free(self) -> str | None:

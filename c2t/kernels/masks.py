@@ -39,9 +39,9 @@ class Mask:
         """The token of a set of one; None for any other set."""
         if np.count_nonzero(self.words) != 1:
             return None
-        place = int(self.words.argmax())
-        word = int(self.words[place])
-        return 32 * place + word.bit_length() - 1 if word.bit_count() == 1 else None
+        index = int(self.words.argmax())
+        word = int(self.words[index])
+        return 32 * index + word.bit_length() - 1 if word.bit_count() == 1 else None
 
     def set_only(self, token: int) -> None:
         """Let the set be of this token."""

@@ -61,6 +61,20 @@ class Stopping:
 
 
 @contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let a signal end the process, as before a command runs: an import may turn Stopped into an error of its own."""
+    handlers = {signal.getsignal(getattr(signal, name)) for name in SIGNALS if hasattr(signal, name)}
+    handlers = [handler for handler in handlers if isinstance(handler, Stopping)]
+    for handler in handlers:
+        handler.note = BEGINNING
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.note = None
+
+
+@contextmanager
 def held_back() -> Iterator[threading.Event]:
     """Yield an Event that Ctrl-C sets instead of ending the command; the caller stops where it can."""
     event = threading.Event()

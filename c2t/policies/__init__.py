@@ -9,6 +9,7 @@ from c2t.policies.budget import Budget
 from c2t.policies.c2t import C2T
 from c2t.policies.caddtree import CaDDTree
 from c2t.policies.chain import Chain, DyJoint, DyMax
+from c2t.policies.confidence_chain import ConfidenceChain
 from c2t.policies.configured import MCSD, SampledChain, SpecInfer
 from c2t.policies.ddd import DDD
 from c2t.policies.dyspec import DySpec, DySpecThreshold
@@ -27,6 +28,7 @@ from c2t.policies.threshold import JointThreshold
 POLICIES = {
     "plain": Plain,
     "chain": Chain,
+    "confidence-chain": ConfidenceChain,
     "dymax": DyMax,
     "dyjoint": DyJoint,
     "eagle1": Eagle1,

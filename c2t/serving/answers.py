@@ -137,19 +137,32 @@ COMPLETIONS, CHATS = Form(), ChatForm()
 
 
 class Reply:
-    """The answer to one request. choices: all of its texts, which are being generated."""
+    """The answer to one request. choices: all of its texts, which are being generated. follows: the field that
+    constrains them."""
 
-    def __init__(self, model: str, form: Form, choices: Sequence[Choice], prompt_tokens: int, depth: int):
+    def __init__(
+        self,
+        model: str,
+        form: Form,
+        choices: Sequence[Choice],
+        prompt_tokens: int,
+        depth: int,
+        follows: str | None = None,
+    ):
         self.form, self.choices, self.prompt_tokens, self.depth = form, choices, prompt_tokens, depth
+        self.follows = follows
         self.shared = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     async def whole(self) -> dict[str, Any]:
         """Wait for all texts and return the answer."""
         texts = [""] * len(self.choices)
-        async with aclosing(merged(self.choices)) as pieces:
-            async for choice, piece, _ in pieces:
-                if isinstance(piece, str):
-                    texts[choice.index] += piece
+        try:
+            async with aclosing(merged(self.choices)) as pieces:
+                async for choice, piece, _ in pieces:
+                    if isinstance(piece, str):
+                        texts[choice.index] += piece
+        except Failed as error:
+            raise self._named(error) from error
         choices = [
             _numbered(choice, self.form.content(texts[choice.index], choice), choice.text.tokens, choice.finish)
             for choice in self.choices
@@ -173,7 +186,7 @@ class Reply:
             if with_usage:
                 yield chunk([], {"usage": self.usage, **self.metrics})
         except (Failed, ServerStopping) as error:
-            yield _event(error_body(error)[1])
+            yield _event(error_body(self._named(error))[1])
             return
         finally:
             self.close()
@@ -183,6 +196,11 @@ class Reply:
         """End the texts that have not ended."""
         for choice in self.choices:
             choice.answer.close()
+
+    def _named(self, error: Exception) -> Exception:
+        """Return an error with the field at fault: a text that cannot go on cannot follow its constraint."""
+        lasting = isinstance(error, Failed) and error.lasting
+        return Failed(str(error), lasting, self.follows) if lasting else error
 
     @property
     def usage(self) -> dict[str, int]:

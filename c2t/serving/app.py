@@ -92,6 +92,7 @@ class _Api:
             tools=use.tools if use and self.tools.by_template else None,
             opened=fields.opened,
             continued=fields.continued,
+            variables=fields.chat_template_kwargs,
         )
         ids = await to_thread.run_sync(make_ids, limiter=self.encoding)
         return await self.answer(request, fields, [ids], constraint, CHATS, use)
@@ -146,13 +147,11 @@ class _Api:
             raise Refusal(f"{len(text):,} characters are {least:,} tokens or more, the limit is {self.room:,}")
 
     async def constraint(self, fields: Fields, use: ToolUse | None = None) -> Grammar | None:
-        """Return what the text must follow, compiled; None for a text that is free."""
+        """Return what the text must follow, compiled; None for a text that is free. With tools, it is what a text
+        without calls must follow."""
         field = fields.constraint()
-        if use and field:
-            raise Refusal(f"c2t serve does not support {field[0]} and tools together: leave one out", "tools")
-        if use:
-            field = "tools", partial(self.tools.grammar, use)
-        return await self.compiler.compiled(*field) if field else None
+        answer = await self.compiler.compiled(*field) if field else None
+        return await self.compiler.compiled("tools", partial(self.tools.grammar, use, answer)) if use else answer
 
     async def answer(
         self,
@@ -168,20 +167,22 @@ class _Api:
             fields, [ids for ids in prompts for _ in range(fields.choices)], constraint, form.new_tokens
         )
         echoes = [fields.echoed(number, ids, self.pair.tokenizer) for number, ids in enumerate(prompts)]
+        field = fields.constraint()
+        follows = "tools" if use else field and field[0].partition(".")[0]
         hidden = self.decoder.eos if constraint else None  # other special tokens may be the constraint's own
         choices = [
             Choice(
                 index,
                 answer,
                 StoppableText(self.pair.tokenizer, fields.stops(), hidden),
-                CallReader(self.tools.frame) if use else None,
+                CallReader(self.tools.frame, free=field is None) if use else None,
                 bool(use and use.named),
                 None if fields.logprobs_count is None else form.writer(self.bytes_of),
                 echoes[index // fields.choices],
             )
             for index, answer in enumerate(answers)
         ]
-        reply = Reply(self.name, form, choices, sum(map(len, prompts)), self.decoder.policy.levels)
+        reply = Reply(self.name, form, choices, sum(map(len, prompts)), self.decoder.policy.levels, follows)
         if fields.stream:
             events = reply.events(fields.with_usage)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})

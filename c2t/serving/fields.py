@@ -5,17 +5,21 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import (
+    AllowInfNan,
     BaseModel,
     ConfigDict,
     Field,
     StrictBool,
+    StrictFloat,
     StrictInt,
     StrictStr,
+    StringConstraints,
     field_validator,
     model_validator,
 )
 from transformers import PreTrainedTokenizerBase
 
+from c2t.models.loading.template_process import TAKEN
 from c2t.serving.messages import Message
 from c2t.serving.settings import SamplingFields
 from c2t.serving.structured import Structured
@@ -24,6 +28,11 @@ from c2t.verification.logprobs import MOST
 
 STOPS = 4  # stop strings at most, as OpenAI's API has it
 MOST_CHOICES = 128  # texts of one prompt, as OpenAI's API has it
+MOST_VARIABLES = 16  # of a chat template
+TemplateName = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,63}$")]
+TemplateText = Annotated[str, StringConstraints(strict=True, max_length=1000)]
+TemplateNumber = Annotated[StrictInt, Field(gt=-(2**63), lt=2**63)]
+TemplateValue = StrictBool | TemplateNumber | Annotated[StrictFloat, AllowInfNan(False)] | TemplateText
 
 # Fields that change the text and that c2t does not serve -> the values with which they change nothing. Among them are
 # fields of other servers. All other fields are ignored.
@@ -58,6 +67,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
+    "enable_thinking": (),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "guided_whitespace_pattern": (),
@@ -181,6 +191,7 @@ class ChatCompletion(Fields):
     tool_choice: ToolChoice = None
     parallel_tool_calls: StrictBool | None = None
     add_generation_prompt: StrictBool | None = None
+    chat_template_kwargs: Annotated[dict[TemplateName, TemplateValue], Field(max_length=MOST_VARIABLES)] | None = None
     continue_final_message: StrictBool | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=MOST)] | None = None
@@ -191,6 +202,14 @@ class ChatCompletion(Fields):
         if count and not info.data.get("logprobs"):
             raise ValueError("logprobs must then be true")
         return count
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _are_the_templates_own(cls, variables: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name in variables or ():
+            if name in TAKEN or name.endswith(("_token", "_tokens")):
+                raise ValueError(f"the template gets {name} from c2t: leave it out")
+        return variables
 
     @property
     def logprobs_count(self) -> int | None:

@@ -20,11 +20,12 @@ LOG = logging.getLogger("c2t.serving")
 
 
 class Failed(Exception):
-    """A request that was lost because decoding failed. lasting: it would fail again; else it may be sent again."""
+    """A request that was lost because decoding failed. lasting: it would fail again; else it may be sent again. param:
+    the field at fault."""
 
-    def __init__(self, message: str, lasting: bool = False):
+    def __init__(self, message: str, lasting: bool = False, param: str | None = None):
         super().__init__(message)
-        self.lasting = lasting
+        self.lasting, self.param = lasting, param
 
 
 class ServerStopping(Exception):

@@ -1,14 +1,30 @@
-"""Answers of a server that has no models yet: 503, from the moment at which it listens."""
+"""The socket of a server, and its answers while it has no models: 503. It imports nothing that takes time."""
 
+import errno
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+from c2t.errors import InputError, one_line
+
+HERE = ("127.0.0.1", "::1", "localhost")  # addresses and names of this machine that no other machine reaches
 READ = 2**20  # bytes of a body that are read, without which the client would see a broken connection
 ERROR = {"message": "the models are being loaded: try again", "type": "server_error", "param": None, "code": None}
+
+
+def listen(host: str = HERE[0], port: int = 0) -> socket.socket:
+    """Return a socket that listens there, at port 0 on any that is free; InputError where that cannot be."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, OverflowError, UnicodeError) as error:
+        numbered = isinstance(error, OSError) and error.errno in errno.errorcode
+        why = os.strerror(error.errno) if numbered else one_line(error)  # Python's own text repeats the address
+        raise InputError(f"cannot serve on {host}, port {port}: {why}; choose another, 0 for any port") from error
 
 
 @contextmanager

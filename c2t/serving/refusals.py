@@ -11,6 +11,10 @@ from c2t.serving.front import Failed, ServerStopping
 
 KINDS = (RequestValidationError, HTTPException, InputError, Failed, ServerStopping)  # errors that have a form
 NAMED = 40  # characters of a key of the client's own that a message repeats
+# Fields that have another name here -> that name.
+INSTEAD = {"functions": "tools", "function_call": "tool_choice", "enable_thinking": "chat_template_kwargs"}
+INSTEAD |= {"regex": "guided_regex", "ebnf": "guided_grammar", "grammar": "guided_grammar"}
+INSTEAD |= {"json_schema": "response_format", "n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
 RETRY_AFTER = "1"  # seconds to wait before sending a request again that found the queue full
 
 
@@ -24,7 +28,8 @@ class Refusal(InputError):
 
 def unsupported(name: str) -> Refusal:
     """Return the refusal of a field that c2t does not have."""
-    return Refusal(f"c2t serve does not support {name}: leave it out", name.partition(".")[0], "unsupported_value")
+    other = f"use {INSTEAD[name]}" if name in INSTEAD else "leave it out"
+    return Refusal(f"c2t serve does not support {name}: {other}", name.partition(".")[0], "unsupported_value")
 
 
 def error_body(error: Exception) -> tuple[int, dict[str, Any]]:

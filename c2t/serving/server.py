@@ -1,8 +1,6 @@
-"""The server: a socket, uvicorn, and an orderly end of the running requests."""
+"""The server: uvicorn on a socket, and an orderly end of the running requests."""
 
-import errno
 import logging
-import os
 import signal
 import socket
 import sys
@@ -23,15 +21,14 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from c2t.batching import BatchDecoder
 from c2t.decoder import SpeculativeDecoder
-from c2t.errors import InputError, one_line
 from c2t.serving.access import KeyRequired
 from c2t.serving.app import make_app
 from c2t.serving.connections import HALVES, Connection
 from c2t.serving.front import LOG, AsyncFront
+from c2t.serving.loading import HERE
 from c2t.serving.metrics import Metrics
 from c2t.serving.throughput import Throughput
 
-HERE = ("127.0.0.1", "::1", "localhost")  # addresses and names of this machine that no other machine reaches
 GRACE = 10.0  # seconds that running requests get when the server is stopped
 FILES = 128  # open files that are no connections: weights, libraries, logs, the event loop
 OTHERS = 64  # connections beyond those of requests that run or wait: health, metrics, refusals
@@ -40,9 +37,9 @@ OTHERS = 64  # connections beyond those of requests that run or wait: health, me
 class Server(uvicorn.Server):
     """An OpenAI-compatible server of one pair and policy.
 
-    listener: see `listen`. limits: those of `BatchDecoder`. name: of the model, by default the pair's. key: what
-    clients must send as their API key. origins: of web pages that may call the server, "*" for all. `run` serves until
-    SIGINT, SIGTERM or SIGHUP, or until `stop`.
+    listener: of `c2t.serving.loading.listen`. limits: those of `BatchDecoder`. name: of the model, by default the
+    pair's. key: what clients must send as their API key. origins: of web pages that may call the server, "*" for all.
+    `run` serves until SIGINT, SIGTERM or SIGHUP, or until `stop`.
     """
 
     def __init__(
@@ -127,17 +124,6 @@ class Server(uvicorn.Server):
         LOG.warning("stopping: running requests (%d) get %g s to end; Ctrl-C again ends them now", running, GRACE)
         self.front.close(GRACE)
         super().handle_exit(sig, frame)
-
-
-def listen(host: str = HERE[0], port: int = 0) -> socket.socket:
-    """Return a socket that listens there, at port 0 on any that is free; InputError where that cannot be."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=128)
-    except (OSError, OverflowError, UnicodeError) as error:
-        numbered = isinstance(error, OSError) and error.errno in errno.errorcode
-        why = os.strerror(error.errno) if numbered else one_line(error)  # Python's own text repeats the address
-        raise InputError(f"cannot serve on {host}, port {port}: {why}; choose another, 0 for any port") from error
 
 
 def most_connections(wanted: int) -> int:

@@ -110,10 +110,11 @@ class ToolPrompt:
         plain = [_as_text(message, self.frame) for message in messages]
         return _with_tools(plain, use.tools, self.frame) if use else plain
 
-    def grammar(self, use: ToolUse) -> Grammar:
-        """Return the constraint to texts that call these tools; InputError for tools that no grammar can have."""
+    def grammar(self, use: ToolUse, answer: Grammar | None) -> Grammar:
+        """Return the constraint to texts that call these tools or are an answer; InputError for tools that no grammar
+        can have."""
         frame = self.frame if use.parallel else replace(self.frame, between="")
-        return Grammar.tool_calls([tool["function"] for tool in use.tools], use.required, frame)
+        return Grammar.tool_calls([tool["function"] for tool in use.tools], use.required, frame, answer)
 
 
 def _as_text(message: Mapping[str, Any], frame: ToolFrame) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from c2t.storage.paths import checkout
 
 PACKAGES = ("c2t", "torch", "transformers", "lightning", "pyarrow", "numpy")
@@ -30,6 +28,8 @@ def _version(package: str) -> str:
 def hardware() -> str:
     """Return the name of the accelerator, or else of the processor with the number of cores that this process may
     use."""
+    import torch  # noqa: PLC0415 - takes seconds, and the command line reads its options before that
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

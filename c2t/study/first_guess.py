@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from c2t.errors import InputError
-from c2t.models.drafts.block_draft import BlockDraft
-from c2t.models.drafts.session import BaseDraft, WrappedDraft
+from c2t.models.drafts.session import BaseDraft
 from c2t.models.loading.load import Pair
 from c2t.policies.chain import Chain
 from c2t.replay.every_position import replay_all
@@ -45,9 +44,7 @@ def first_guess(pair: Pair, ids: Sequence[int]) -> FirstGuess:
     """Decode TOKENS tokens after a prompt plainly at temperature 0, and compare each with the draft's most probable one
     there. Wrappers of the draft, such as n-grams, are left out. InputError for a draft that reads no model, for a
     prompt that is too long, and for a text of one token."""
-    draft: BaseDraft = pair.draft
-    while isinstance(draft, WrappedDraft):
-        draft = draft.draft
+    draft = pair.draft.bare
     if draft.uniform:
         raise InputError("the draft has no head or model whose guesses could be checked: name one with --draft")
     beyond = GUESS.levels + 1
@@ -57,12 +54,14 @@ def first_guess(pair: Pair, ids: Sequence[int]) -> FirstGuess:
     )
     guesses = text.end - 1 - text.prompt
     if not guesses:
-        raise InputError("the target ends its text with the first token, so nothing can be guessed: give another prompt")
-    other = draft.realigned() if isinstance(draft, BlockDraft) else None
+        raise InputError(
+            "the target ends its text with the first token, so nothing can be guessed: give another prompt"
+        )
+    other = draft.realigned()
     return FirstGuess(_right(draft, text), guesses, None if other is None else _right(other, text))
 
 
 def _right(draft: BaseDraft, text: Continuation) -> int:
-    """Return the number of the text's tokens, but for the first one, that are the draft's first guesses."""
+    """Return how many tokens of the text, from the second one on, are the draft's first guesses."""
     _, *rounds = replay_all(draft, GUESS, [text])
     return sum(int(step.accepted.length.sum()) for step in rounds)

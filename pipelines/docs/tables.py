@@ -25,7 +25,8 @@ from pipelines.docs import (
 from pipelines.docs.cells import interval, table
 from pipelines.docs.result_lines import BY_PROMPT, lines, source
 
-FIXED = ("plain", "chain", "dymax", "dyjoint", "eagle1", "static")  # policies that draft no level by what the last held
+# Policies that draft no level by what the last held.
+FIXED = ("plain", "chain", "confidence-chain", "dymax", "dyjoint", "eagle1", "static")
 
 
 def policies(kind: str) -> str:

@@ -63,12 +63,12 @@ def test_the_draft_of_ones_own_model_is_looked_up_once_and_named(
     [
         ("--model {target} --minutes 0", "minutes = 0.0 must be above 0"),
         ("--model {target} --draft lookup", "a head begins from nothing, or from --begin; leave --draft out"),
-        ("--model {target} --kind lstm", "'lstm' is not one of 'eagle', 'eagle3', 'medusa'"),
-        ("--model {target} --export speculators", "--export speculators is for EAGLE-3 heads"),
+        ("--model {target} --kind lstm", "'lstm' is not one of 'eagle', 'eagle3', 'medusa', 'dspark'"),
         ("--model {target} --prompts {home}/none.jsonl", "none.jsonl: cannot be read"),
         ("--model {target} --begin {home}/none", "no such folder"),
         ("--model {home}/none", "no such folder"),
-        ("--model {target} --kind eagle3", "EAGLE-3 reads three layers; a target of 2 has too few"),
+        ("--model {target} --kind dspark", "the head reads three layers; a target of 2 has too few"),
+        ("--model {target} --kind dspark --export speculators", "--export speculators is for EAGLE-3 heads"),
     ],
 )
 def test_wrong_input_is_one_line_and_nothing_is_written(words: str, said: str, target: Path, home: Path) -> None:

@@ -68,6 +68,9 @@ def test_the_page_of_heads_has_every_pair() -> None:
     assert rows == {name: pair.draft for name, pair in PUBLISHED.items()}
 
 
+IDS = {"mask_token_id": 3, "target_layer_ids": [1, 9]}
+BLOCK = CONFIG | {"block_size": 7, "num_hidden_layers": 2} | IDS
+WINDOWED_BLOCK = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 2048}
 HEADS = {
     "": (CONFIG, "EAGLE-1/2, reads the target's last state"),
     "MTP": (CONFIG | {"architectures": ["MTPHead"]}, "MTP layer, reads the target's last state"),
@@ -86,6 +89,21 @@ HEADS = {
     ),
     "DeepSpec": (deepspec(), "EAGLE-3 (DeepSpec), reads the inputs of layers 2, 3, 5, 6, 7, no window"),
     "some windows": (flat(**MIXED), "a low, a middle and a high layer, window 3 in 2 of 3 layers"),
+    "DSpark": (
+        BLOCK
+        | {"architectures": ["Qwen3DSparkModel"], "markov_rank": 4, "enable_confidence_head": True}
+        | WINDOWED_BLOCK,
+        "DSpark (DeepSpec), block of 7 from the anchor, reads the outputs of layers 1, 9, window 2048 in 1 of 2 "
+        "layers, causal in 1 of 2 layers, vanilla Markov head of rank 4, confidence head",
+    ),
+    "DFlash": (
+        CONFIG | {"architectures": ["DFlashDraftModel"], "block_size": 16, "dflash_config": IDS},
+        "DFlash (flat), block of 16 in place, reads the outputs of layers 1, 9, no window, not causal",
+    ),
+    "no alignment": (
+        BLOCK | {"architectures": ["DSparkDraftModel"], "projector_type": "dspark", "markov_rank": 4},
+        "sample_from_anchor is missing",
+    ),
     "unread": (flat(parallel_drafting=True), "parallel_drafting = True stands for P-EAGLE"),
 }
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from c2t.cli import shared
 from c2t.cli.app import app
 from c2t.models.loading.load import load_pair
+from c2t.models.target.prefixes import LIMIT
 
 REQUEST = {"model": "tiny", "prompt": "def add(a, b):", "max_tokens": 8, "temperature": 0}
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - the warning of it is what is tested
@@ -61,9 +63,43 @@ def test_what_cannot_be_is_one_line(home: Path, options: list[str], said: str) -
     assert [line.split(";")[0] for line in progress] == ["loading the models", "tiny is loaded"][: len(progress)]
 
 
+def test_a_start_that_fails_leaves_no_port_open(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    done = CliRunner().invoke(app, [*SIMPLE, "--policy", "tree", "--port", str(address[1])])
+    assert done.exit_code == 2
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
+def test_its_options_are_read_without_the_imports_that_take_seconds() -> None:
+    """By then its port answers."""
+    code = "import sys, c2t.cli.program, c2t.cli.serve; sys.exit(str({'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "set()\n"
+
+
+@pytest.mark.slow
+def test_its_first_answer_is_that_it_loads(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "c2t", *SIMPLE, "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        answer = None
+        while answer is None and running.poll() is None:
+            with suppress(httpx.ConnectError):
+                answer = httpx.get(f"http://127.0.0.1:{port}/health", timeout=30)
+        assert (answer.status_code, answer.json()) == (503, {"status": "loading"})
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 128 + signal.SIGTERM
+        first, last = running.stderr.read().splitlines()
+    assert first == "loading the models; until they are there, every request is answered with 503"
+    assert last == "c2t: stopped by SIGTERM: nothing has begun; run the command again"
+
+
 def test_without_options_it_serves_this_machine_alone() -> None:
     options = {option.name: option.default for option in get_command(app).commands["serve"].params}
-    assert (options["host"], options["prefix_memory"]) == ("127.0.0.1", 256)
+    assert (options["host"], options["prefix_memory"] * 2**20) == ("127.0.0.1", LIMIT)
 
 
 def test_options_have_vllms_names_and_their_old_ones() -> None:

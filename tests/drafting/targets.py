@@ -29,13 +29,13 @@ def text_of(ids: list[int], question: int, source: str = "code", width: int = SI
 
 
 def some_texts(kind: str) -> list[Text]:
-    """Texts whose inputs are the features, or for an EAGLE-3 head tapped states."""
+    """Texts whose inputs are the features, or for kinds that read them tapped states."""
     width = 3 * SIZES["hidden_size"]
     texts = [
         text_of(ids, question, width=width)
         for ids, question in (([3, 4, 5, 6, 7, 8, 9], 3), ([9, 8, 7, 6], 2), ([1, 3, 3, 4, 5, 7, 5, 9], 2))
     ]
-    return texts if kind == "eagle3" else [text._replace(inputs=text.features) for text in texts]
+    return texts if kinds.KINDS[kind].taps else [text._replace(inputs=text.features) for text in texts]
 
 
 def in_float32(target: Target) -> LlamaForCausalLM:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from c2t.drafting import losses
 from c2t.drafting.kinds import KINDS
-from c2t.drafting.rows import rows_of
+from c2t.drafting.rows import rows_of, thinned
 from c2t.models.target.target import Target
 from tests.drafting.targets import END, SIZES, in_float32, new_head, small_target, some_texts, text_of
 from tests.rounding import assert_same_sums
@@ -27,6 +27,7 @@ def test_rows_judge_the_answers_positions_only() -> None:
     assert rows.features.shape == (2, 5, SIZES["hidden_size"])
     assert rows.inputs.shape == (2, 5, SIZES["hidden_size"])
     assert rows.best[rows.judged].tolist() == [6, 7, END, END]
+    assert thinned(rows, 2).judged.tolist() == [[False, True, False, True], [True, False, False, False]]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -35,13 +36,13 @@ def test_padding_changes_no_loss(name: str, target: Target, monkeypatch: pytest.
     monkeypatch.setattr(losses, "NOISE", 0.0)
     monkeypatch.setattr(losses, "JUDGED", 1.0)
     recipe, head, texts = KINDS[name], new_head(name, target), some_texts(name)
-    lm_head = in_float32(target).lm_head.weight[:40]
+    lm_head = recipe.rows(head, in_float32(target).lm_head.weight[:40], torch.arange(40))
     together = recipe.losses(head, lm_head, rows_of(texts)).figures
     alone = [recipe.losses(head, lm_head, rows_of([text])).figures for text in texts]
     for key, value in together.items():
         depth = int(key[-1]) if key[-2] == "_" else 0  # the l1 of smooth_l1 is none
-        parts = [(len(text.ids) - text.question - depth, shown[key]) for text, shown in zip(texts, alone, strict=True)]
-        parts = [(count, part.item()) for count, part in parts if count > 0]
+        counts = [len(text.ids) - text.question - depth for text in texts]
+        parts = [(count, shown[key].item()) for count, shown in zip(counts, alone, strict=True) if count > 0]
         wanted = sum(count * part for count, part in parts) / sum(count for count, _ in parts)
         assert_same_sums(value.float(), wanted)
 

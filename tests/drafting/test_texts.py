@@ -77,6 +77,8 @@ def test_a_folder_of_texts_is_read_back(target: Target, tmp_path: Path) -> None:
         assert len(library.validation) == 2 * len(turns[::VALIDATION])
         assert library.written == 2 * int((written.lengths - written.questions).sum())
         assert library.texts[0].inputs.shape[1] == 3 * library.texts[0].features.shape[1]
+    for text in Library(tmp_path, taps=False).texts:  # a kind that reads features, after one that reads taps
+        assert text.inputs.equal(text.features)
     Library(tmp_path / "features", taps=False).add(written, turns, "given", 0.0)
     assert Library(tmp_path / "features", taps=True).texts == []
 

@@ -26,6 +26,7 @@ from tests.small_pair import write_tokenizer
 TURNS = [f"def f{number}(a, b):\n    return " for number in range(40)]
 SECONDS = DraftSettings(minutes=3 / 60)
 TREES = Eagle2(K=4, levels=3, N=8)
+HOW = {"max_new_tokens": 20, "chat": False}
 
 
 @pytest.fixture
@@ -61,16 +62,15 @@ def test_a_head_learns_is_found_and_changes_no_text(target: Path) -> None:
     assert set(done.validation) == {text.turn for text in Library(target / "c2t" / TEXTS, False).validation}
     pair = load_pair(target)
     assert pair.sources["draft"][0] == str(done.head)
-    how = {"max_new_tokens": 20, "chat": False}
-    plain, drafted = (SpeculativeDecoder(pair, policy).generate(TURNS[0], **how) for policy in (Plain(), TREES))
+    plain, drafted = (SpeculativeDecoder(pair, policy).generate(TURNS[0], **HOW) for policy in (Plain(), TREES))
     assert drafted.text == plain.text
     assert drafted.total.rounds < plain.total.rounds
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eagle", "medusa", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "eagle3", "dspark"])
 def test_every_kind_goes_on_where_it_stopped(kind: str, tmp_path: Path) -> None:
-    """tiny has the layers that an EAGLE-3 head reads."""
+    """tiny has the layers that heads read."""
     target = shutil.copytree(Path("checkpoints/tiny/target"), tmp_path / "target")
     if kind == "medusa":
         with pytest.raises(InputError, match="EAGLE-1 head: train that first"):
@@ -82,7 +82,12 @@ def test_every_kind_goes_on_where_it_stopped(kind: str, tmp_path: Path) -> None:
     assert second.progress.steps > first.progress.steps > 0
     assert 0 <= first.progress.agreement <= second.progress.agreement
     assert third.progress == second.progress  # its time was over
-    assert load(target, second.head).draft.head.config.vocab_size == 8192
+    pair = load(target, second.head)
+    assert pair.draft.head.config.vocab_size == 8192
+    plain, drafted = (SpeculativeDecoder(pair, policy).generate(TURNS[0], **HOW) for policy in (Plain(), TREES))
+    assert drafted.text == plain.text
+    begun = trained(target, settings[0], begin=second.head)
+    assert begun.progress.steps > 0
 
 
 def test_a_stopped_training_says_what_is_there_and_goes_on(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

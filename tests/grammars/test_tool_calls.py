@@ -30,11 +30,11 @@ FRAMES = {"own": FRAME, "hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL}
 CALLS = [("weather", {"city": 'St. "}]{" \\ \u00e9', "unit": "C"}), ("now", {})]
 
 
-def allowed(pair: Pair, frame: ToolFrame, text: str, required: bool) -> int:
+def allowed(pair: Pair, frame: ToolFrame, text: str, required: bool, answer: str | None = None) -> int:
     """Return how many characters of a text the grammar allows, by the library; -1 for a text that may not end."""
     llguidance = pytest.importorskip("llguidance")
     tokenizer = llguidance.LLTokenizer(pair.tokenizer.backend_tokenizer.to_str(), eos_token=0)
-    matcher = llguidance.LLMatcher(tokenizer, frame.grammar(TOOLS, required), log_level=0)
+    matcher = llguidance.LLMatcher(tokenizer, frame.grammar(TOOLS, required, answer), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = tokenizer.tokenize_str(text, parse_special=True)
     taken = matcher.try_consume_tokens(ids)
@@ -42,9 +42,9 @@ def allowed(pair: Pair, frame: ToolFrame, text: str, required: bool) -> int:
     return len(text) if whole and matcher.is_accepting() else -1 if whole else len(tokenizer.decode_str(ids[:taken]))
 
 
-def read(frame: ToolFrame, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+def read(frame: ToolFrame, pieces: list[str], free: bool = True) -> tuple[str, list[tuple[str, str]]]:
     """Return what is said in a text, and its calls."""
-    reader, said, calls = CallReader(frame), "", []
+    reader, said, calls = CallReader(frame, free), "", []
     for piece in [*(part for text in pieces for part in reader.add(text)), *reader.end()]:
         if isinstance(piece, str):
             said += piece
@@ -54,6 +54,21 @@ def read(frame: ToolFrame, pieces: list[str]) -> tuple[str, list[tuple[str, str]
         else:
             calls[-1] = (calls[-1][0], calls[-1][1] + piece.arguments)
     return said, calls
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMES if FRAMES[name].opening])
+def test_a_text_is_calls_or_an_answer_in_its_form(small_pair: Pair, name: str) -> None:
+    frame = FRAMES[name]
+    schema = json.dumps({"type": "array", "items": {"enum": [frame.opening + "{"]}})
+    answer, call = json.dumps([frame.opening + "{"], ensure_ascii=False), frame.written(CALLS[:1])
+    wanted = [(called, json.dumps(a, ensure_ascii=False)) for called, a in CALLS[:1]]
+    for text, found in ((answer, (answer, [])), (call, ("", wanted))):
+        assert allowed(small_pair, frame, text, False, schema) == len(text)
+        for pieces in ([text], list(text)):
+            assert read(frame, pieces, free=False) == found
+    assert allowed(small_pair, frame, "Let me look." + call, False, schema) == 0
+    cut = frame.opening[:-1]
+    assert read(frame, list(cut), free=False) == (cut, [])
 
 
 @pytest.mark.parametrize("name", FRAMES)

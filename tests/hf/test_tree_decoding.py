@@ -377,10 +377,12 @@ def test_hooks_inside_of_the_model_are_run() -> None:
         model.generate(**BATCH, custom_generate=decoding)
 
 
-def offloaded(module: torch.nn.Module) -> None:
-    """Keep a module's weights away from it but while it is called, as accelerate does for those on a disk."""
+def offloaded(model: PreTrainedModel, module: torch.nn.Module) -> None:
+    """Keep a module's weights away from it but while it is called, as accelerate does for those on a disk. It hooks the
+    whole model, too, whose forward is then no longer its class's own."""
     hooks = pytest.importorskip("accelerate.hooks")
     hooks.add_hook_to_module(module, hooks.AlignDevicesHook(execution_device="cpu", offload=True))
+    hooks.add_hook_to_module(model, hooks.AlignDevicesHook(execution_device="cpu", io_same_device=True))
     assert module.weight.is_meta
 
 
@@ -389,7 +391,7 @@ def test_an_embedding_on_disk_is_read_when_it_is_called(config: LlamaConfig, tmp
     model = language_model(config).float()
     noisy, own = perturbed(Target(language_model(config))).model.model.float(), model.generate(**BATCH)
     for each in (model, noisy):
-        offloaded(each.get_input_embeddings())
+        offloaded(each, each.get_input_embeddings())
     for draft in ("lookup", noisy):
         assert model.generate(**BATCH, custom_generate=TreeDecoding(draft, policy=TREE)).equal(own)
     save_head_of_toys(tmp_path)
@@ -400,7 +402,7 @@ def test_an_embedding_on_disk_is_read_when_it_is_called(config: LlamaConfig, tmp
 def test_an_lm_head_on_disk_serves_heads_that_do_not_take_rows_of_it(tmp_path: Path) -> None:
     model = language_model(FAMILIES["llama"])
     own = model.generate(**BATCH)
-    offloaded(model.lm_head)
+    offloaded(model, model.lm_head)
     save_head_of_toys(tmp_path)
     assert model.generate(**BATCH, custom_generate=TreeDecoding(tmp_path, policy=TREE)).equal(own)
     save_file({"tokens": torch.tensor([1, 5, 9, 30, 40])}, tmp_path / "tokens.safetensors")

@@ -99,7 +99,7 @@ def deep_texts() -> list[list[int]]:
     return [model.generate(torch.tensor([prompt]), **settings)[0, len(prompt) :].tolist() for prompt in PROMPTS[:2]]
 
 
-@pytest.mark.parametrize("draft", ["eagle3", "mtp", "medusa"])
+@pytest.mark.parametrize("draft", ["eagle3", "mtp", "medusa", "dspark"])
 @pytest.mark.parametrize("name", slow_except(EXACT, "eagle2"))
 def test_greedy_text_is_that_of_generate_with_other_heads(name: str, draft: str) -> None:
     target, drafter = deep_pairs()[draft]

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from c2t.decoder import SpeculativeDecoder
 from c2t.models.loading.load import Pair
-from c2t.serving.server import HERE, Server, listen
+from c2t.serving.loading import HERE, listen
+from c2t.serving.server import Server
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.models.loading.load import load_pair
 from c2t.policies import Eagle2
 from c2t.serving.server import Server
-from tests.serving.served import gained, metrics, serving, until, with_template
+from tests.serving.served import client, gained, metrics, serving, until, with_template
 
 PROMPTS = ["def add(a, b):", "The sum of"]
 NEW = 8
@@ -110,6 +110,38 @@ def test_an_assistants_message_is_continued(ai: OpenAI, decoder: SpeculativeDeco
         with pytest.raises(openai.BadRequestError, match="continue_final_message") as error:
             chat(ai, messages, **fields)
         assert error.value.param == "continue_final_message"
+
+
+def test_a_template_has_variables(decoder: SpeculativeDecoder) -> None:
+    template = "{% if enable_thinking %}think: {% endif %}{{ size }}{{ name }}{{ messages[0].content }}"
+    decoder = SpeculativeDecoder(with_template(decoder.pair, template), decoder.policy)
+    said = [{"role": "user", "content": "a"}]
+
+    def alone(text: str) -> str:
+        return decoder.generate(decoder.pair.tokenizer(text, add_special_tokens=False).input_ids, NEW).text
+
+    with serving(decoder) as server:
+        ai = client(server)
+        for variables, text in (
+            ({}, "a"),
+            ({"enable_thinking": False, "unread": 1}, "a"),
+            ({"enable_thinking": True, "size": 2.5, "name": "b"}, "think: 2.5ba"),
+        ):
+            assert chat(ai, said, chat_template_kwargs=variables) == alone(text)
+        for variables, reason in (
+            ({"messages": "b"}, "the template gets messages from c2t"),
+            ({"eos_token": "b"}, "the template gets eos_token from c2t"),
+            ({"a b": 1}, "pattern"),
+            ({"a": [1]}, "valid"),
+            ({"a": None}, "valid"),
+            ({"a": "b" * 1001}, "at most 1000"),
+            ({f"a{number}": 1 for number in range(17)}, "at most 16"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=reason) as error:
+                chat(ai, said, chat_template_kwargs=variables)
+            assert error.value.param == "chat_template_kwargs"
+        with pytest.raises(openai.BadRequestError, match="support enable_thinking: use chat_template_kwargs"):
+            chat(ai, said, enable_thinking=False)
 
 
 def test_acceptance_is_reported_as_vllm_does(server: Server, ai: OpenAI, decoder: SpeculativeDecoder) -> None:

@@ -20,7 +20,7 @@ from c2t.models.loading.load import Pair, load_pair
 from c2t.policies import Budget, Eagle2, Plain
 from c2t.serving import connections
 from c2t.serving import server as serving
-from c2t.serving.loading import answering
+from c2t.serving.loading import answering, listen
 from tests.every_policy import toy_costs
 from tests.serving.served import client, metrics, until
 from tests.serving.served import serving as served
@@ -38,7 +38,7 @@ def tiny() -> Pair:
 def test_a_signal_lets_requests_end_and_a_second_one_ends_them(
     tiny: Pair, signals: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = serving.Server(SpeculativeDecoder(tiny, Plain()), serving.listen())
+    server = serving.Server(SpeculativeDecoder(tiny, Plain()), listen())
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     until(lambda: server.started)
@@ -72,13 +72,13 @@ def test_a_signal_lets_requests_end_and_a_second_one_ends_them(
 )
 def test_an_address_that_cannot_be_had_is_one_line(host: str, port: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        serving.listen(host, port)
+        listen(host, port)
 
 
 def test_names_are_checked_on_loopback_only(tiny: Pair) -> None:
-    here = serving.Server(SpeculativeDecoder(tiny, Plain()), serving.listen("localhost"))
+    here = serving.Server(SpeculativeDecoder(tiny, Plain()), listen("localhost"))
     assert here.here
-    everywhere = serving.Server(SpeculativeDecoder(tiny, Plain()), serving.listen("0.0.0.0"))  # noqa: S104
+    everywhere = serving.Server(SpeculativeDecoder(tiny, Plain()), listen("0.0.0.0"))  # noqa: S104
     assert not everywhere.here
     for server in (here, everywhere):
         server.socket.close()
@@ -115,7 +115,7 @@ def test_a_client_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 
     config = uvicorn.Config(much, http=partial(connections.Connection, {}), lifespan="off", log_config=None)
     server = uvicorn.Server(config)
-    with serving.listen() as listener:
+    with listen() as listener:
         thread = Thread(target=server.run, args=([listener],))
         thread.start()
         with socket.create_connection(listener.getsockname()) as client:
@@ -141,7 +141,7 @@ def test_connections_are_as_many_as_files_may_be_open(
 
 
 def test_before_the_models_are_there_every_answer_is_503() -> None:
-    with serving.listen() as listener:
+    with listen() as listener:
         address = "http://{}:{}".format(*listener.getsockname())
         with answering(listener), ThreadPoolExecutor(3) as pool:
             ways = [("GET", "/health"), ("POST", "/v1/completions"), ("GET", "/metrics")]

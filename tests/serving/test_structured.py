@@ -198,8 +198,15 @@ def test_what_is_no_form_is_named(ai: OpenAI, fields: dict[str, Any], param: str
 
 
 def test_a_constraint_that_becomes_too_complex_is_the_request_s_fault(ai: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="the text cannot go on: the constraint cannot go on after"):
-        complete(ai, extra_body={"guided_regex": "x{5}(y|z){5}(a{1000}){1000}"})
+    fields: dict[str, Any] = {"structured_outputs": {"regex": "x{5}(y|z){5}(a{1000}){1000}"}}
+    said = "the text cannot go on: the constraint cannot go on after"
+    with pytest.raises(openai.BadRequestError, match=said) as error:
+        complete(ai, extra_body=fields)
+    assert error.value.param == "structured_outputs"
+    stream = ai.completions.create(model="tiny", prompt="a", max_tokens=200, stream=True, extra_body=fields)
+    with pytest.raises(openai.APIError, match=said) as error:
+        list(stream)
+    assert error.value.param == "structured_outputs"
 
 
 def test_a_choice_may_have_thousands_of_texts(ai: OpenAI) -> None:

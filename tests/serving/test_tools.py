@@ -116,6 +116,36 @@ def test_a_stream_brings_the_name_first_and_arguments_in_pieces(ai: OpenAI) -> N
     assert (last.finish_reason, len(last.message.tool_calls)) == ("tool_calls", 1)
 
 
+LLAMA = 'Respond in the format {"name": function name, "parameters": dictionary}. {{ tools }}{{ messages }}'
+SAYS = {"type": "object", "properties": {"says": {"const": "<tool_call>{}"}}, "required": ["says"]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {**SAYS, "additionalProperties": False}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_a_call_or_follows_its_format(ai: OpenAI, decoder: SpeculativeDecoder, stream: bool) -> None:
+    """Also where its text looks like a call."""
+    opening = decoder.pair.tokenizer("<tool_call>", add_special_tokens=False).input_ids[0]
+    for more, (calls, text) in (
+        ({"logit_bias": {str(opening): 100}}, (True, "")),
+        ({"logit_bias": {str(opening): -100}}, (False, '{"says": "<tool_call>{}"}')),
+        ({"tool_choice": "required"}, (True, "")),
+    ):
+        answer = chat(ai, response_format=FORMAT, stream=stream, parallel_tool_calls=False, **more)
+        choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+        parts = [choice.delta if stream else choice.message for choice in choices]
+        assert "".join(part.content or "" for part in parts) == text
+        assert any(part.tool_calls for part in parts) == calls
+        assert choices[-1].finish_reason == ("tool_calls" if calls else "stop")
+
+
+def test_a_format_beside_calls_that_look_like_it_is_refused() -> None:
+    with serving(decoder_with(LLAMA)) as server:
+        with pytest.raises(openai.BadRequestError, match="looks like an answer in JSON") as error:
+            chat(client(server), response_format=FORMAT)
+        assert error.value.param == "tools"
+        assert chat(client(server), response_format=FORMAT, tool_choice="required").choices[0].message.tool_calls
+
+
 @pytest.mark.parametrize("template", [PLAIN, HERMES], ids=["ours", "the template's"])
 def test_calls_and_results_are_read(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prompt is the one that the template makes; ours describes the tools in the system message."""
@@ -157,7 +187,10 @@ def test_calls_and_results_are_read(template: str, monkeypatch: pytest.MonkeyPat
         ({"tool_choice": named("other")}, "tool_choice", "tools has none with the name 'other'"),
         ({"tool_choice": "always"}, "tool_choice", "tool_choice"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are no tools to choose from"),
-        ({"extra_body": {"guided_regex": "a"}}, "tools", "does not support guided_regex and tools together"),
+        ({"extra_body": {"guided_regex": "a"}}, "tools", "an answer without calls can follow a JSON schema only"),
+        ({"extra_body": {"guided_json": {"not": {}}}}, "guided_json", "not"),
+        ({"extra_body": {"functions": TOOLS}}, "functions", "c2t serve does not support functions: use tools"),
+        ({"extra_body": {"function_call": {"name": "a"}}}, "function_call", "function_call: use tool_choice"),
         (
             {"messages": [{"role": "user", "content": "a", "tool_calls": []}, {"role": "tool"}]},
             "messages",

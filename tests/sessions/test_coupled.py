@@ -99,7 +99,7 @@ def test_guesses_are_better_and_the_text_is_the_same(name: str, monkeypatch: pyt
     assert accepted(steps) > 1.2 * accepted(without)
 
 
-@pytest.mark.parametrize("draft", ["medusa", "published medusa", "eagle3", "mtp"])
+@pytest.mark.parametrize("draft", ["medusa", "published medusa", "eagle3", "mtp", "dspark"])
 def test_text_is_that_of_plain_decoding_with_other_drafts(draft: str) -> None:
     target, drafter = deep_pairs()[draft]
     plain, _ = run(target, None, Plain(), PROMPTS[:2], SAMPLING, new=12)

@@ -10,7 +10,8 @@ the anchor (DeepSpec), slot k speaks of the token after, and each of them does. 
 distribution is base, the same on every path; with one it depends on the token before too (`c2t.models.drafts.markov`).
 """
 
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -23,9 +24,11 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from c2t.caches.padded import KVCache
 from c2t.errors import InputError
 from c2t.models.drafts.block_layers import BlockAttention, BlockLayer, LayerMask
+from c2t.models.drafts.dflash2 import CandidateSelector, DFlash2Form
+from c2t.models.drafts.domino import DominoHead, domino_layers
 from c2t.models.drafts.eagle import Head, in_words
 from c2t.models.drafts.head_draft import rows_of
-from c2t.models.drafts.markov import ConfidenceHead, MarkovHead
+from c2t.models.drafts.markov import ConfidenceHead, MarkovHead, SequentialHead
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class BlockForm:
     size: slots of a block, that of the root included. mask_token: the token whose embedding stands in the others.
     layer_ids: layers of the target whose outputs are read, -1 for the embedding's. from_anchor: each slot speaks of the
     token after it. markov_rank: 0 for no Markov head. markov_kind: one of `c2t.models.drafts.markov.KINDS`. confidence:
-    there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. draft_vocab:
-    size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
+    there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. domino: sizes
+    of a Domino head's state and output and its first depth, None for no such head. dflash2: None without its parts.
+    draft_vocab: size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
     target_layers: of the target that it was trained for, None if that is not known. layer_masks: of each layer; empty:
     all layers see all. layout: of its config.json.
     """
@@ -49,6 +53,8 @@ class BlockForm:
     markov_kind: str = "vanilla"
     confidence: bool = False
     confidence_reads_token: bool = False
+    domino: tuple[int, int, int] | None = None
+    dflash2: DFlash2Form | None = None
     draft_vocab: int | None = None
     own_lm_head: bool = False
     target_layers: int | None = None
@@ -64,6 +70,8 @@ class BlockHead(Head):
     head are frozen, the target's; everything else learns.
     """
 
+    embed_proj: nn.Sequential  # of Domino's
+
     def __init__(self, config: LlamaConfig, form: BlockForm):
         super().__init__(config)
         self.form, self.size, self.from_anchor = form, form.size, form.from_anchor
@@ -72,11 +80,17 @@ class BlockHead(Head):
         hidden, vocabulary = config.hidden_size, form.draft_vocab or config.vocab_size
         self.fc = nn.Linear(len(form.layer_ids) * hidden, hidden, bias=False)
         self.hidden_norm, self.norm = (LlamaRMSNorm(hidden, eps=config.rms_norm_eps) for _ in range(2))
-        self.layers = nn.ModuleList(BlockLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(BlockLayer(config, form.dflash2) for _ in range(config.num_hidden_layers))
+        self.candidate_selector: CandidateSelector | None = None
+        if form.dflash2:
+            self.candidate_selector = CandidateSelector(config.vocab_size, hidden, form.dflash2.rank)
         self.lm_head = nn.Linear(hidden, vocabulary, bias=False) if form.own_lm_head else None
         self.markov_head = self.confidence_head = None
         if form.markov_rank:
             self.markov_head = MarkovHead(config.vocab_size, vocabulary, form.markov_rank, hidden, form.markov_kind)
+        if form.domino:
+            for name, layer in domino_layers(hidden, *form.domino[:2], vocabulary).items():
+                self.add_module(name, layer)
         if form.confidence:
             self.confidence_head = ConfidenceHead(hidden, form.markov_rank * form.confidence_reads_token)
 
@@ -92,7 +106,7 @@ class BlockHead(Head):
     def summary(self) -> str:
         """See `Head.summary`."""
         form = self.form
-        kind = "DSpark" if form.markov_rank or form.confidence else "DFlash"
+        kind = "DSpark" if form.markov_rank or form.confidence else "DFlash2" if form.dflash2 else "DFlash"
         causal = sum(mask.causal for mask in form.layer_masks)
         some = "" if causal in (0, self.num_layers) else f" in {causal} of {self.num_layers} layers"
         said = [
@@ -104,7 +118,21 @@ class BlockHead(Head):
         ]
         if form.markov_rank:
             said.append(f"{form.markov_kind} Markov head of rank {form.markov_rank}")
+        if form.domino:
+            said.append("Domino head")
         return ", ".join(said + ["confidence head"] * form.confidence)
+
+    def realigned(self) -> "BlockHead":
+        """Return the head as it would be read in its other alignment, with the same weights."""
+        other = copy.copy(self)
+        other.from_anchor, other.drafts = not self.from_anchor, self.size - self.from_anchor
+        other.form = replace(self.form, from_anchor=other.from_anchor)
+        return other
+
+    @property
+    def sequential(self) -> SequentialHead | None:
+        """The head that makes distributions depend on the path; None if there is none."""
+        return DominoHead(self, self.form.domino[2]) if self.form.domino else self.markov_head
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
         """See `Head.taps`; InputError for a target of another depth, for layers that it does not have, and for its last
@@ -131,6 +159,8 @@ class BlockHead(Head):
                 self.lm_head = rows_of(self.lm_head, tokens)
             if self.markov_head is not None:
                 self.markov_head.markov_w2 = rows_of(self.markov_head.markov_w2, tokens)
+            if self.form.domino:
+                self.embed_proj[2] = rows_of(self.embed_proj[2], tokens)
 
     def share(self, lm_head: nn.Module) -> None:
         """Read the target's LM head in place of a copy of it."""
@@ -162,6 +192,8 @@ class BlockHead(Head):
         """Return the states of blocks that follow the cache, whose slots hold the tokens of positions 0, 1, ...; mask:
         what each of their tokens sees of it and of them in a layer that sees all."""
         hidden = self.embed_tokens(tokens).to(self.fc.weight.dtype)
+        if self.form.dflash2:
+            hidden = hidden * self.form.dflash2.embedding_scale
         rotation = self.rotation(hidden, positions)
         masks = self._masks(mask, positions)
         for number, layer in enumerate(self.layers):

@@ -2,6 +2,7 @@
 of a tree."""
 
 import copy
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +11,9 @@ from torch.nn import functional as F
 
 from c2t.caches.padded import KVCache
 from c2t.models.drafts.block import BlockHead
+from c2t.models.drafts.dflash2 import CandidateSelector
 from c2t.models.drafts.head_draft import rows_of
+from c2t.models.drafts.markov import SequentialHead
 from c2t.models.drafts.medusa import AtDepth, ByDepth
 from c2t.models.drafts.session import BaseDraft, DraftSession, computed, refuse_nan
 from c2t.models.packing.projection import Projection
@@ -18,12 +21,34 @@ from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.tree import Tree
 
 
+class ExpandedPaths(NamedTuple):
+    """States of the paths to the slots that a round has expanded; -1 stands for what is before the root."""
+
+    slots: Int[Tensor, "B E"]
+    states: Float[Tensor, "B E z"]
+
+    @classmethod
+    def of_roots(cls, rows: int, size: int, like: Tensor) -> "ExpandedPaths":
+        """Return the states before the roots, zeros."""
+        return cls(torch.full((rows, 1), -1, device=like.device), like.new_zeros(rows, 1, size))
+
+    def states_at(self, slots: Int[Tensor, "B F"]) -> Float[Tensor, "B F z"]:
+        """Return the states of the paths to these slots."""
+        index = (slots[..., None] == self.slots[:, None]).int().argmax(-1)
+        return self.states.gather(1, index[..., None].expand(-1, -1, self.states.shape[2]))
+
+    def extended(self, slots: Int[Tensor, "B F"], states: Float[Tensor, "B F z"]) -> "ExpandedPaths":
+        """Return these states in addition; of equal slots the first one counts, so padding changes nothing."""
+        return ExpandedPaths(torch.cat([self.slots, slots], 1), torch.cat([self.states, states], 1))
+
+
 class BlockDraft(BaseDraft):
     """Draft made of a block drafter and an LM head, its own or the target's, with one session per generation. It reads
-    the path if it has a Markov head."""
+    the path if it has a sequential head other than that for confidence, or a selector."""
 
     def __init__(self, head: BlockHead, lm_head: nn.Module):
-        self.head, self.vocabulary, self.reads_path = head, None, head.markov is not None
+        self.head, self.vocabulary = head, None
+        self.reads_path = head.sequential is not None or head.candidate_selector is not None
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
         if head.lm_head is not None:
@@ -31,11 +56,17 @@ class BlockDraft(BaseDraft):
         elif head.tokens is not None:
             lm_head = rows_of(lm_head, head.tokens)
         self.lm_head = Projection(lm_head)
-        self.markov_rows = Projection(head.markov.markov_w2) if head.markov else None
+        self.bias = Projection(head.sequential.out) if head.sequential else None
 
     @property
     def hidden_size(self) -> int:
         return self.head.config.hidden_size
+
+    def realigned(self) -> "BlockDraft | None":
+        """See `BaseDraft.realigned`; None also where no slot would then speak of a token."""
+        other = copy.copy(self)
+        other.head = self.head.realigned()
+        return other if other.head.drafts else None
 
     def session(self) -> "BlockSession":
         """Return a new session for one generation."""
@@ -67,38 +98,58 @@ class BlockSession:
         self.ahead: ByDepth | None = None
         self.latest: NextTokenDistributions | None = None
         self.log_norms: list[Float[Tensor, "B F 1"]] = []
+        self.paths: ExpandedPaths | None = None
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`. Slots of a depth share its logits, to which the Markov head adds what
-        follows a slot's token; below the last depth of a block all tokens are equal."""
+        """See `c2t.protocols.Draft.expand`. Slots of a depth share its logits, to which a sequential head adds
+        what its path says; below the last depth of a block all tokens are equal."""
         if self.ahead is None:
             self.passes = self.passes + tree.alive[:, 0]
             # Below the last depth: a zero state, for which the LM head's logits are zeros.
             states = F.pad(self._forward()[:, -self.head.drafts :], (0, 0, 0, 1))
-            self.ahead = ByDepth(self.draft.lm_head(states).to(states.device), states, self.draft.vocabulary)
+            logits, dflash2 = self.draft.lm_head(states).to(states.device), self.head.form.dflash2
+            self.ahead = ByDepth(dflash2.unary(logits) if dflash2 else logits, states, self.draft.vocabulary)
         self._take_log_norms()
         token, depth = (column.gather(1, slots.clamp(min=0)) for column in (tree.token, tree.depth))
         depth = (depth + 1).clamp(max=self.head.drafts)
         rows: NextTokenDistributions = AtDepth(self.ahead, depth)
-        if self.head.markov is not None:
-            rows = self.latest = self._after(rows.hidden, token, depth, slots)
+        if self.head.sequential is not None:
+            rows = self.latest = self._after(self.head.sequential, rows.hidden, tree, slots)
+        if self.head.candidate_selector is not None:
+            rows = self.latest = self._selected(self.head.candidate_selector, rows, token, depth)
         rows.confidence = self._confidence(rows.hidden, token, depth)
         return rows
 
     def _after(
-        self,
-        hidden: Float[Tensor, "B F H"],
-        token: Int[Tensor, "B F"],
-        depth: Int[Tensor, "B F"],
-        slots: Int[Tensor, "B F"],
+        self, head: SequentialHead, hidden: Float[Tensor, "B F H"], tree: Tree, slots: Int[Tensor, "B F"]
     ) -> NextTokenDistributions:
-        """Return the distributions at these depths after these tokens; only slots >= 0 are computed."""
-        real = computed(slots >= 0)
-        latent = self.head.markov.latent(real.take(token), real.take(hidden))
-        inside = real.take(depth) < self.head.drafts
-        bias = self.draft.markov_rows(latent) * inside[:, None]
+        """Return the distributions after the paths to these slots; for slots >= 0 only."""
+        columns = tree.token, tree.depth, tree.parent
+        token, depth, parent = (column.gather(1, slots.clamp(min=0)) for column in columns)
+        depth, real = (depth + 1).clamp(max=self.head.drafts), computed(slots >= 0)
+        if self.paths is None:
+            self.paths = ExpandedPaths.of_roots(len(slots), head.state_size, hidden)
+        read, states = head.step(head.embedded(token), hidden, self.paths.states_at(parent))
+        self.paths = self.paths.extended(slots, states)
+        has_bias = (depth >= head.first_depth) & (depth < self.head.drafts)
+        bias = self.draft.bias(real.take(read)) * real.take(has_bias)[:, None]
         logits = self.ahead.drafted[real.row, real.take(depth)] + bias
         return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
+
+    def _selected(
+        self,
+        selector: CandidateSelector,
+        rows: NextTokenDistributions,
+        token: Int[Tensor, "B F"],
+        depth: Int[Tensor, "B F"],
+    ) -> NextTokenDistributions:
+        """Return the distributions over each depth's candidates after these tokens."""
+        candidates, log_probs = rows.top(min(self.head.form.dflash2.top_k, rows.size))
+        scores = log_probs + selector(token, rows.hidden, candidates)
+        index = candidates if rows.vocabulary is None else rows.vocabulary.indices(candidates, None)
+        shape = (*token.shape, rows.size)
+        logits = scores.new_full(shape, float("-inf")).scatter(-1, index, scores)
+        return rows.with_logits(logits.masked_fill((depth == self.head.drafts)[..., None], 0.0), None)
 
     def _confidence(
         self, hidden: Float[Tensor, "B F H"], token: Int[Tensor, "B F"], depth: Int[Tensor, "B F"]
@@ -106,7 +157,7 @@ class BlockSession:
         head = self.head
         if head.confidence is None:
             return None
-        embedded = head.markov.markov_w1(token) if head.confidence.rank else None
+        embedded = head.markov.embedded(token) if head.confidence.rank else None
         return head.confidence(hidden, embedded).sigmoid() * (depth < head.drafts)
 
     def _forward(self) -> Float[Tensor, "B K H"]:

@@ -9,6 +9,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
 
 from c2t.caches.padded import KVCache
+from c2t.models.drafts.dflash2 import BlockConvolution, DFlash2Form
 
 
 class LayerMask(NamedTuple):
@@ -64,10 +65,13 @@ class BlockAttention(nn.Module):
 
 
 class BlockLayer(nn.Module):
-    """A layer of the drafter."""
+    """A layer of the drafter, with DFlash2's convolutions if it has any."""
 
-    def __init__(self, config: LlamaConfig):
+    def __init__(self, config: LlamaConfig, dflash2: DFlash2Form | None = None):
         super().__init__()
+        self.attention_conv, self.mlp_conv = (
+            BlockConvolution(config.hidden_size, dflash2) if dflash2 else None for _ in range(2)
+        )
         self.self_attn, self.mlp = BlockAttention(config), LlamaMLP(config)
         self.input_layernorm, self.post_attention_layernorm = (
             LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(2)
@@ -82,7 +86,15 @@ class BlockLayer(nn.Module):
         cache: KVCache,
     ) -> Float[Tensor, "B n H"]:
         """Return this layer's outputs; it is the cache's layer `number`."""
-        x = self.input_layernorm(hidden)
-        keys, values = cache.update(*self.self_attn.keys_values(x, rotation), number)
-        hidden = hidden + self.self_attn(x, rotation, keys, values, mask)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+        def attend(x: Float[Tensor, "B n H"]) -> Float[Tensor, "B n H"]:
+            keys, values = cache.update(*self.self_attn.keys_values(x, rotation), number)
+            return self.self_attn(x, rotation, keys, values, mask)
+
+        for norm, convolution, part in (
+            (self.input_layernorm, self.attention_conv, attend),
+            (self.post_attention_layernorm, self.mlp_conv, self.mlp),
+        ):
+            x = norm(hidden)
+            hidden = hidden + (part(x) if convolution is None else convolution(x, part))
+        return hidden

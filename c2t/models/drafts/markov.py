@@ -1,4 +1,4 @@
-"""The sequential heads on a block drafter: a bias of the token before, and a guess at what will be accepted (DSpark).
+"""The sequential heads on a block drafter: a bias of the path, and a guess at what will be accepted (DSpark).
 
     e = W1 p;  logits_k = base_k + W2 e;  confidence_k = sigmoid(w concat(h_k, e) + b)
 
@@ -6,39 +6,83 @@ h_k, base_k: state and logits of slot k, which all paths share. p: the token bef
 the first one that is the root. So a path changes the distributions, and no forward of the backbone is needed for it.
 """
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-KINDS = ("vanilla", "gated")
+KINDS = ("vanilla", "gated", "rnn")
+
+
+@runtime_checkable
+class SequentialHead(Protocol):
+    """Head whose bias depends on the path. state_size: of what it knows of a path, 0 for the last token only.
+    first_depth: the first depth that has a bias. out: the layer that makes the bias of a step's output."""
+
+    state_size: int
+    first_depth: int
+
+    @property
+    def out(self) -> nn.Linear: ...
+
+    def embedded(self, previous: Int[Tensor, "*S"]) -> Float[Tensor, "*S e"]:
+        """Return what the head reads of the tokens before."""
+        ...
+
+    def step(
+        self, embedded: Float[Tensor, "*S e"], hidden: Float[Tensor, "*S H"], state: Float[Tensor, "*S z"]
+    ) -> tuple[Float[Tensor, "*S r"], Float[Tensor, "*S z"]]:
+        """Return what `out` reads at slots with these states of the backbone, and the states of the paths to them.
+        state: those of the paths to their parents, zeros at the root."""
+        ...
 
 
 class MarkovHead(nn.Module):
     """Bias of the token before, with DSpark's parameter names.
 
-    vocab: the target's tokens, one of which comes before; draft_vocab: those that are drafted. kind: "vanilla", or
-    "gated", where the slot's state chooses how much of e is read.
+    vocab: the target's tokens, one of which comes before; draft_vocab: those that are drafted. kind: "vanilla";
+    "gated", where the slot's state chooses how much of e is read; "rnn", with a state for each path.
     """
+
+    first_depth = 0
 
     def __init__(self, vocab: int, draft_vocab: int, rank: int, hidden: int, kind: str = "vanilla"):
         super().__init__()
-        self.kind = kind
+        self.kind, self.state_size = kind, rank * (kind == "rnn")
         self.markov_w1 = nn.Embedding(vocab, rank)
         self.markov_w2 = nn.Linear(rank, draft_vocab, bias=False)
         if kind == "gated":
             self.gate_proj = nn.Linear(hidden + rank, rank)
+        if kind == "rnn":
+            self.joint_proj = nn.Linear(2 * rank + hidden, 3 * rank)
 
-    def latent(self, previous: Int[Tensor, "*S"], hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S r"]:
-        """Return what W2 reads after these tokens, at slots with these states."""
-        embedded = self.markov_w1(previous)
+    @property
+    def out(self) -> nn.Linear:
+        return self.markov_w2
+
+    def embedded(self, previous: Int[Tensor, "*S"]) -> Float[Tensor, "*S r"]:
+        """See `SequentialHead.embedded`."""
+        return self.markov_w1(previous)
+
+    def step(
+        self, embedded: Float[Tensor, "*S r"], hidden: Float[Tensor, "*S H"], state: Float[Tensor, "*S z"]
+    ) -> tuple[Float[Tensor, "*S r"], Float[Tensor, "*S z"]]:
+        """See `SequentialHead.step`."""
+        hidden = hidden.to(embedded)
         if self.kind == "vanilla":
-            return embedded
-        return torch.sigmoid(self.gate_proj(torch.cat([hidden.to(embedded), embedded], -1))) * embedded
+            return embedded, state
+        if self.kind == "gated":
+            return self.gate_proj(torch.cat([hidden, embedded], -1)).sigmoid() * embedded, state
+        gate, new, out = self.joint_proj(torch.cat([state, embedded, hidden], -1)).chunk(3, -1)
+        return out.tanh(), torch.lerp(new.tanh(), state, gate.sigmoid())
 
     def bias(self, previous: Int[Tensor, "*S"], hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S v"]:
-        """Return what the logits of slots with these states gain after these tokens."""
-        return self.markov_w2(self.latent(previous, hidden))
+        """Return what the logits of slots with these states gain after these tokens; for kinds without a state."""
+        assert not self.state_size, "an rnn's bias depends on the whole path"
+        embedded = self.embedded(previous)
+        return self.markov_w2(self.step(embedded, hidden, embedded[..., :0])[0])
 
 
 class ConfidenceHead(nn.Module):

@@ -19,8 +19,38 @@ from c2t.storage.checked import from_json
 INNER, LAYERS = "dflash_config", "transformer_layer_config"
 MOST = 64  # slots of a block, and states that are read
 
+DFLASH, DSPARK, DFLASH2 = "DFlashDraftModel", "Qwen3DSparkModel", "DFlash2DraftModel"  # under `architectures`
+CLASSES = {DFLASH: "dflash", DSPARK: "dspark", DFLASH2: "dflash2"}
+CLASSES |= {"DSparkDraftModel": "dspark", "DominoDraftModel": "domino"}
+NESTED = ("dflash", "dspark", "dflash2")  # under KIND
+NEEDED = object()  # default of a field that must be there
+# Kinds of block drafters, with the fields that only they have, and their defaults.
+KINDS: dict[str, dict[str, Any]] = {
+    "dflash": {},
+    "dspark": {
+        "markov_rank": NEEDED,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": None,
+        "use_confidence_head": None,  # ModelOpt's name, where such a head always reads the token before
+        "confidence_head_with_markov": None,
+    },
+    "domino": {"gru_hidden_dim": NEEDED, "emb_dim": NEEDED, "pure_draft_prefix_len": NEEDED},
+    "dflash2": {
+        "conv_kernel_size": NEEDED,
+        "conv_group_size": NEEDED,
+        "selector_rank": NEEDED,
+        "selector_top_k": NEEDED,
+        "output_multiplier": 1.0,
+        "final_logit_softcapping": None,
+        "input_embedding_scale": 1.0,
+    },
+}
+# Values that say that a head of another kind lacks something.
+NEUTRAL = {"markov_rank": 0, "enable_confidence_head": False, "output_multiplier": 1, "input_embedding_scale": 1}
+
 Count = Annotated[int, Field(ge=0, le=2**20)]
 LayerIds = Annotated[list[Annotated[int, Field(ge=-1, le=1024)]], Field(min_length=1, max_length=MOST)]
+Scale = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 # Fields of block drafters, and their types.
 FIELDS: dict[str, Any] = {
     "block_size": Annotated[int, Field(ge=1, le=MOST)],
@@ -38,6 +68,16 @@ FIELDS: dict[str, Any] = {
     "enable_confidence_head": bool,
     "use_confidence_head": bool,
     "confidence_head_with_markov": bool,
+    "emb_dim": Size,
+    "gru_hidden_dim": Size,
+    "pure_draft_prefix_len": Annotated[int, Field(ge=0, le=MOST)],
+    "conv_kernel_size": Size,
+    "conv_group_size": Size,
+    "selector_rank": Size,
+    "selector_top_k": Size,
+    "output_multiplier": Scale,
+    "final_logit_softcapping": Scale,
+    "input_embedding_scale": Scale,
     "layer_types": list[Literal["full_attention", "sliding_attention"]],
     "sliding_window": Size,
     "use_sliding_window": bool,
@@ -59,8 +99,6 @@ ONLY: dict[str, Any] = {
     "rope_is_neox_style": True,
     "partial_rotary_factor": 1,
     "logit_scale": 1,
-    "output_multiplier": 1,
-    "input_embedding_scale": 1,
 }
 # Fields of the layers, which are read where these are built, and fields without effect.
 ELSEWHERE = {*Qwen3Config().to_dict(), "rope_theta", "rope_scaling"} | IGNORED
@@ -70,14 +108,38 @@ SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention
 SIZES += ("head_dim", "hidden_act", "rms_norm_eps", "vocab_size", "max_position_embeddings")
 
 
-class ConfigFields(NamedTuple):
-    """Fields of a config. layers: those from which the layers are built; given: those of FIELDS."""
+class BlockFields(NamedTuple):
+    """Fields of a config. layers: those from which the layers are built; given: those of FIELDS. kind: one of KINDS;
+    nested: the config is one of speculators."""
 
     layers: dict[str, Any]
     given: dict[str, Any]
+    kind: str
+    nested: bool
+    path: Path
+
+    def agreed(self, stated: dict[str, Any]) -> Any:
+        """Return the value that all of these have; InputError if they differ."""
+        if len({*stated.values()}) > 1:
+            said = " and ".join(f"{name} = {value}" for name, value in stated.items())
+            raise InputError(f"{self.path}: {said} contradict each other")
+        return next(iter(stated.values()))
+
+    def of_kind(self) -> list[Any]:
+        """Return the values of the fields that only this kind has, in the order of KINDS."""
+        return [self.given.get(name, default) for name, default in KINDS[self.kind].items()]
+
+    def stated(self, *names: str) -> dict[str, Any]:
+        """Return those of these fields that the config has."""
+        return {name: self.given[name] for name in names if name in self.given}
 
 
-def fields_of(raw: dict[str, Any], path: Path) -> ConfigFields:
+def is_block(raw: dict[str, Any]) -> bool:
+    """Return True for the config of a block drafter."""
+    return raw[KIND] in NESTED if KIND in raw else _class_of(raw) in CLASSES
+
+
+def fields_of(raw: dict[str, Any], path: Path) -> BlockFields:
     """Return the fields of a block drafter's config. InputError for one that is not known, of the wrong type, of a
     value that is not computed, or there twice with different values."""
     part_of = LAYERS if KIND in raw else INNER
@@ -94,7 +156,32 @@ def fields_of(raw: dict[str, Any], path: Path) -> ConfigFields:
             if name in FIELDS and given.setdefault(name, value) != value:
                 raise InputError(f"{path}: {name} is there twice, with different values: {given[name]} and {value}")
             fields[name] = value
-    return ConfigFields({name: value for name, value in fields.items() if name not in FIELDS}, given)
+    layers = {name: value for name, value in fields.items() if name not in FIELDS}
+    return _with_kind(BlockFields(layers, given, "", part_of == LAYERS, path), raw)
+
+
+def _with_kind(fields: BlockFields, raw: dict[str, Any]) -> BlockFields:
+    """Return the fields with their kind; InputError for one that it needs and lacks, and for one of another kind."""
+    by_class = {KIND: raw[KIND]} if fields.nested else {"architectures": CLASSES[_class_of(raw)]}
+    stated = fields.stated("projector_type") | by_class
+    if by_class == {"architectures": "dflash"} and len(stated) > 1:  # of which projector_type says more
+        del stated["architectures"]
+    kind = fields.agreed(stated)
+    if kind not in KINDS:
+        raise InputError(f"{fields.path}: projector_type = {kind} is not supported; {', '.join(KINDS)} are")
+    for other, names in KINDS.items():
+        for name, default in names.items():
+            value = fields.given.get(name, default)
+            if other == kind and value is NEEDED:
+                raise InputError(f"{fields.path}: {name} is missing")
+            if other != kind and value is not default and value != NEUTRAL.get(name):
+                raise InputError(f"{fields.path}: {name} = {value} is not known in a head of the kind {kind}")
+    return fields._replace(kind=kind)
+
+
+def _class_of(raw: dict[str, Any]) -> str:
+    named = raw.get("architectures")
+    return named[0] if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str) else ""
 
 
 def _check(name: str, value: Any, prefix: str, closed: bool) -> None:

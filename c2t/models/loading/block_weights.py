@@ -42,11 +42,10 @@ def adapted(state: dict[str, Tensor], vocabulary: int, folder: Path) -> BlockWei
 
 def _name(name: str) -> str:
     """Return DeepSpec's name of a tensor, "" for one that no forward reads."""
-    name = name.removeprefix("model.")
+    name = name.removeprefix("model.").removeprefix("logit_head.")  # an older SpecForge's
     if name.startswith(UNREAD):
         return ""
     if name.startswith(MARKOV):  # ModelOpt's
         return f"markov_head.{name}"
-    if name.startswith("logit_head."):  # SpecForge's
-        return f"markov_head.{name.removeprefix('logit_head.')}"
+    name = name.replace("_codebook.weight", "_codebook")
     return name.replace("confidence_proj.", "confidence_head.proj.")

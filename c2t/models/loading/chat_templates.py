@@ -55,12 +55,14 @@ def dialogue(
     tools: Sequence[Mapping[str, Any]] | None = None,
     opened: bool = True,
     continued: bool = False,
+    variables: Mapping[str, str | float | bool] | None = None,
 ) -> list[int]:
     """Return the token ids of messages with role and content, up to the place where the answer to the last one starts.
 
     template: as in `conversation`, but not "". A system message takes the place of the template's own, which says in
     which order roles may come. tools: functions that the answer may call, for a template that reads them. opened:
     whether the template begins a message for the answer. continued: the answer goes on with the last message's text.
+    variables: of the template, which ignores those that it does not read.
     Raises InputError for messages that it does not take, and as `check_turns` does.
     """
     roles, texts = [message["role"] for message in messages], [message["content"] for message in messages]
@@ -73,7 +75,7 @@ def dialogue(
         return conversation(tokenizer, template, texts[::2], texts[1::2])
     check_turns(texts)
     messages = [*([] if "system" in roles else _system(template)), *messages]
-    return _by_template(tokenizer, messages, tools=tools, opened=opened, continued=continued)
+    return _by_template(tokenizer, messages, tools=tools, opened=opened, continued=continued, variables=variables)
 
 
 def _system(template: str) -> list[dict[str, str]]:

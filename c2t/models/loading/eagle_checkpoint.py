@@ -23,7 +23,7 @@ from c2t.models.drafts.eagle3 import Eagle3Head
 from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
-from c2t.models.loading import block_config, block_weights, eagle3_config
+from c2t.models.loading import block_config, block_fields, block_weights, eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
 from c2t.models.loading.unread_heads import refuse_unread, refuse_unread_weights
 from c2t.models.target.families import FULL, SLIDING
@@ -162,7 +162,7 @@ def _check_draft_vocabulary(head: BlockHead, folder: Path) -> None:
 def has_eagle_layer(folder: Path) -> bool:
     """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one on such a layer;
     InputError for a config that is not clear."""
-    return not block_config.is_block(_raw_config(folder)) and bool(decoder_layers(_without_weights(folder)))
+    return not block_fields.is_block(_raw_config(folder)) and bool(decoder_layers(_without_weights(folder)))
 
 
 def summary_of(folder: Path) -> str:
@@ -386,7 +386,7 @@ def _raw_config(folder: Path) -> dict[str, Any]:
 def _read_config(folder: Path, anchor: bool | None = None) -> dict:
     raw, path = _raw_config(folder), folder / "config.json"
     refuse_unread(raw, path)
-    if block_config.is_block(raw):
+    if block_fields.is_block(raw):
         raw = block_config.flattened(raw, path, anchor)
     elif eagle3_config.is_eagle3(raw):
         raw = eagle3_config.flattened(raw, path)

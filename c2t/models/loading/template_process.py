@@ -15,6 +15,9 @@ from typing import Any
 
 from c2t.errors import InputError
 
+# Names that no variable of a template may have: those of its own arguments and of the call that renders it.
+TAKEN = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "self"}
+TAKEN |= {"conversations", "chat_template", "return_assistant_tokens_mask", "raise_exception", "strftime_now"}
 SECONDS = 5.0  # processor time of one conversation; published templates take milliseconds
 
 
@@ -25,11 +28,13 @@ def rendered(
     tools: Sequence[Mapping[str, Any]] | None = None,
     opened: bool = True,
     continued: bool = False,
+    variables: Mapping[str, str | float | bool] | None = None,
 ) -> str:
     """Return the text that the tokenizer's chat template makes of messages, up to where the next answer starts.
 
     now: the time (ISO 8601) for a template that asks for it, by default that of the clock. tools: functions for a
     template that reads them. opened: it begins a message for the answer; continued: it leaves the last one open.
+    variables: further ones of the template, by names that are not TAKEN, nor a special token's.
 
     Raises InputError for whatever the template raises, and for one that takes too much time or memory, or makes too
     long a text.
@@ -39,7 +44,7 @@ def rendered(
     except ValueError as error:  # of several, none is the default
         raise InputError(f"the tokenizer has no chat template to take: {error}") from error
     special = tokenizer.special_tokens_map
-    how = {"tools": tools and list(tools), "opened": opened, "continued": continued}
+    how = {"tools": tools and list(tools), "opened": opened, "continued": continued, "variables": variables}
     return _process(os.getpid()).render(
         {"messages": list(messages), "template": template, "special": special, "now": now, **how}
     )

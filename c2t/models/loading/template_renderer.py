@@ -55,6 +55,7 @@ def render(
     tools: list[dict[str, Any]] | None = None,
     opened: bool = True,
     continued: bool = False,
+    variables: dict[str, Any] | None = None,
 ) -> str:
     """Return the text of a conversation, as `apply_chat_template` of its tokenizer would. Arguments as of
     `c2t.models.loading.template_process.rendered`."""
@@ -66,7 +67,7 @@ def render(
         chat_template=template,
         add_generation_prompt=opened,
         continue_final_message=continued,
-        **special,
+        **((variables or {}) | special),
     )
     if len(text) > LONGEST:
         raise ValueError(f"it makes a text of {len(text):,} characters, and no target has room for {LONGEST:,}")

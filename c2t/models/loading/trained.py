@@ -44,7 +44,7 @@ def find_trained(target: Path) -> Path | None:
     """Return the folder of the head that `c2t draft train` made for the weights in this folder, an EAGLE-1 head before
     others; None if there is none. InputError for a damaged file."""
     for folder in (target / FOLDER, in_cache(target)):
-        heads = [folder / PARTS[name] for name in ("eagle", "eagle3", "medusa")]
+        heads = [folder / PARTS[name] for name in ("eagle", "eagle3", "medusa", "block")]
         there = [head for head in heads if (head / "config.json").is_file()]
         if there and trained_for(folder) == weights_fingerprint(target):
             return there[0]

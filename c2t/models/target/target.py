@@ -80,7 +80,8 @@ def check_forward(model: PreTrainedModel) -> None:
     if is_transformers_own(model):
         return
     head: Any = model.get_output_embeddings()
-    tokens = torch.arange(min(4, model.config.get_text_config(decoder=True).vocab_size), device=model.device)[None]
+    device = device_of(model.get_input_embeddings())
+    tokens = torch.arange(min(4, model.config.get_text_config(decoder=True).vocab_size), device=device)[None]
     states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
     logits, expected = model(input_ids=tokens, use_cache=False).logits, head(states)
     if not logits.float().equal(expected.to(logits.device).float()):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from c2t.errors import InputError
 from c2t.models.drafts.block import BlockForm
 from c2t.models.drafts.block_layers import LayerMask
+from c2t.models.drafts.dflash2 import DFlash2Form
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft
 from c2t.models.loading.names import parse
@@ -23,6 +24,7 @@ MARKOV = {"markov_rank": FORM.markov_rank, "markov_head_type": "vanilla"}
 ALL, BACK = LayerMask(None, False), LayerMask(None, True)  # what a layer without a window lets a slot see
 WIDE = LayerMask(5, False)
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
+DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 5, "selector_top_k": 6}
 BARE = BlockForm(SIZE, 7, (1, 3, 4))
 Config = dict[str, Any]
 
@@ -36,6 +38,17 @@ def dflash(inner: Config | None = None, **outer: Any) -> Config:
 def modelopt(**inner: Any) -> Config:
     """NVIDIA's flat config of a DSpark head."""
     return dflash({"projector_type": "dspark", "use_confidence_head": True, "shift_label": True} | MARKOV | inner)
+
+
+def domino(**inner: Any) -> Config:
+    """SpecForge's flat config of a Domino head."""
+    sizes = {"gru_hidden_dim": 6, "emb_dim": 5, "pure_draft_prefix_len": 1, "shift_label": True}
+    return dflash(sizes | inner, architectures=["DominoDraftModel"])
+
+
+def dflash2(**inner: Any) -> Config:
+    """z-lab's flat config of a DFlash2 head."""
+    return dflash(DFLASH2 | inner, architectures=["DFlash2DraftModel"], is_causal=False)
 
 
 def speculators(kind: str, layers: Config | None = None, **outer: Any) -> Config:
@@ -133,7 +146,7 @@ def test_sizes_that_speculators_leaves_out_are_transformers_defaults(tmp_path: P
     "rename",
     [
         {"markov_head.": "", "confidence_head.proj": "confidence_proj"},  # ModelOpt's
-        {"markov_head.": "logit_head."},  # SpecForge's
+        {"markov_head.": "logit_head.markov_head."},  # an older SpecForge's
         {"layers.": "model.layers."},
     ],
 )
@@ -141,6 +154,30 @@ def test_tensors_are_found_under_other_names(rename: dict[str, str], tmp_path: P
     head = load_head(write(tmp_path, modelopt(), rename=rename), TARGET.embed_tokens)
     for name, weight in draft_of().head.state_dict().items():
         assert head.state_dict()[name].float().equal(weight.float()), name
+
+
+def test_dominos_files_are_read(tmp_path: Path) -> None:
+    known = BlockForm(SIZE, 7, (1, 3, 4), from_anchor=True, domino=(6, 5, 1))
+    rename = {"prefix_gru": "logit_head.prefix_gru", "embed_proj": "logit_head.embed_proj"}
+    assert form(write(tmp_path / "published", domino(), known, rename)) == known
+    assert form(write(tmp_path / "in place", domino(shift_label=False), known)).from_anchor is False
+    save_head(load_head(tmp_path / "published", TARGET.embed_tokens), tmp_path / "ours")
+    assert form(tmp_path / "ours") == known
+    assert {"prefix_gru.weight_ih_l0", "embed_proj.2.weight"} <= load_file(tmp_path / "ours/model.safetensors").keys()
+
+
+def test_dflash2s_files_are_read(tmp_path: Path) -> None:
+    known = BlockForm(SIZE, 7, (1, 3, 4), dflash2=DFlash2Form(2, 4, 5, 6))
+    assert form(write(tmp_path / "flat", dflash2(), known)) == known
+    assert form(write(tmp_path / "nested", speculators("dflash2", SLIDING, **DFLASH2), known)).layer_masks == (
+        LayerMask(4, False),
+        ALL,
+    )
+    capped = dflash2(final_logit_softcapping=20, output_multiplier=0.196, input_embedding_scale=2.0)
+    head = load_head(write(tmp_path / "capped", capped, known), TARGET.embed_tokens)
+    assert head.form.dflash2 == DFlash2Form(2, 4, 5, 6, 0.196, 20.0, 2.0)
+    save_head(head, tmp_path / "ours")
+    assert form(tmp_path / "ours") == head.form
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dspark"])
@@ -183,7 +220,13 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (dflash(architectures=["DSparkDraftModel"], **MARKOV), "sample_from_anchor is missing"),
         (modelopt(shift_label=None), "sample_from_anchor is missing"),
         (modelopt(sample_from_anchor=False), "sample_from_anchor = False and shift_label = True contradict"),
-        (modelopt(projector_type="domino"), "projector_type = domino is not supported"),
+        (modelopt(projector_type="domino"), "markov_rank = 5 is not known in a head of the kind domino"),
+        (domino(gru_hidden_dim=None), "gru_hidden_dim is missing"),
+        (domino(shift_label=None), "sample_from_anchor is missing"),
+        (domino(markov_rank=4), "markov_rank = 4 is not known in a head of the kind domino"),
+        (domino(projector_type="dspark"), "projector_type = dspark and architectures = domino contradict"),
+        (modelopt(projector_type="xpress"), "projector_type = xpress is not supported"),
+        (modelopt(markov_head_type="rnn", shift_label=False), "rnn is not supported where slots speak of their own"),
         (modelopt(markov_rank=None), "markov_rank is missing"),
         (dflash(num_hidden_layers=10**12), "num_hidden_layers"),
         (dflash(vocab_size="48"), "vocab_size"),
@@ -201,7 +244,10 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (dflash(layer_types=["full_attention"]), "layer_types has 1 entries for 2 layers"),
         (dflash(layer_types=["linear_attention"] * 2), "layer_types"),
         (dflash(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
-        (dflash(final_logit_softcapping=20.0), "final_logit_softcapping = 20.0 is not known"),
+        (
+            dflash(final_logit_softcapping=20.0),
+            "final_logit_softcapping = 20.0 is not known in a head",
+        ),
         (speculators("dflash", SLIDING), "sliding_window_non_causal is missing"),
         (speculators("dflash", {"model_type": "gemma4_text"}), "layers of the type gemma4_text are not supported"),
         (speculators("dflash", {"attention_bias": True}), "transformer_layer_config.attention_bias = True"),
@@ -210,7 +256,12 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (speculators("dflash", mask_token_id=None), "mask_token_id is missing"),
         (speculators("dflash", draft_vocab_size=VOCABULARY + 1), "draft_vocab_size = 49 is more than"),
         (speculators("dflash", transformer_layer_config=[]), "transformer_layer_config must be an object"),
-        (speculators("dflash2"), "a speculators head of the kind 'dflash2'"),
+        (speculators("dflash2"), "conv_kernel_size is missing"),
+        (speculators("dflash2", **DFLASH2, sample_from_anchor=True), "sample_from_anchor = True is not known"),
+        (dflash({"output_multiplier": 0.5}), "output_multiplier = 0.5 is not known in a head of the kind dflash"),
+        (dflash2(conv_group_size=5), "conv_group_size divide hidden_size"),
+        (dflash2(conv_kernel_size=SIZE + 1), "conv_kernel_size must be at most block_size"),
+        (dflash2(final_logit_softcapping=0.0), "final_logit_softcapping"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

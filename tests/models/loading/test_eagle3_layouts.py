@@ -287,7 +287,7 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
             "original_max_position_embeddings = 64",
         ),
         (speculators({"model_type": "gemma2"}), "layers of the type 'gemma2'"),
-        (speculators(speculators_model_type="peagle"), "a speculators head of the kind 'peagle'"),
+        (speculators(speculators_model_type="hydra"), "a speculators head of the kind 'hydra'"),
         (speculators(norm_before_residual="left out"), "norm_before_residual is missing, which speculators takes"),
         (flat(norm_before_residual="yes"), "norm_before_residual = 'yes'"),
         (flat(fc_norm=True, norm_before_fc=True), "exclude each other"),

@@ -83,14 +83,18 @@ def test_a_head_is_rounded_where_that_pays_and_nobody_names_a_dtype(
     assert pair.sources["draft"][1] == fingerprint(pair_folder / "draft")  # the weights are the same
 
 
+ROUNDED = [("eagle", "int8"), ("eagle", "int4"), ("eagle3", "int8"), ("lm", "int4"), ("dspark", "int8")]
+
+
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
-@pytest.mark.parametrize(("draft", "dtype"), [("eagle", "int8"), ("eagle", "int4"), ("eagle3", "int8"), ("lm", "int4")])
+@pytest.mark.parametrize(("draft", "dtype"), ROUNDED)
 def test_a_rounded_pair_writes_one_text_with_a_tree_and_without(draft: str, dtype: str, tmp_path: Path) -> None:
     """It names itself so, since costs and results are kept by that, and what torch computes is in float32."""
-    pair = load_pair("tiny", draft=saved(draft, tmp_path) if draft == "eagle3" else draft, dtype=getattr(torch, dtype))
+    place = saved(draft, tmp_path) if draft in ("eagle3", "dspark") else draft
+    pair = load_pair("tiny", draft=place, dtype=getattr(torch, dtype))
     assert pair.target.rounded
     assert pair.target.int4 == (dtype == "int4")
-    assert pair.rounded == (draft != "lm")
+    assert pair.rounded == (draft not in ("lm", "dspark"))
     assert pair.dtype == pair.arithmetic == dtype
     assert pair.target.model.dtype == torch.bfloat16, "as its files are: half of the memory"
     prompts = [[5, 7, 11], [40, 3, 9, 9, 100]]
