@@ -45,7 +45,7 @@ class Request:
     "length" (max_new_tokens), "cancelled", or "failed" (see `error`). statistics: counts of its rounds.
 
     logprobs, prompt_logprobs: of each new token and of each of the prompt, where `top` and `prompt_top` say with how
-    many most probable tokens; else None.
+    many most probable tokens; else None. cached: tokens of the prompt that were not computed again.
     """
 
     prompt: list[int]
@@ -59,6 +59,7 @@ class Request:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
+    cached: int = 0
     finish: str | None = None
     error: Exception | None = None
     reported: int = 0  # tokens that steps have returned
@@ -349,6 +350,8 @@ class BatchDecoder:
         step, committed = verifier.prefill()
         for request, logprobs in zip(arrived, step.extra.get("prompt_logprobs", ()), strict=False):
             request.prompt_logprobs = logprobs or request.prompt_logprobs
+        for request, cached in zip(arrived, step.extra.get("cached", ()), strict=False):
+            request.cached = request.cached if request.tokens else cached  # a suspect's new tokens are no prompt
         draft = open_session(self.pair.draft, self.policy, self.max_rows, verifier)
         return self._hand_out(Running(arrived, verifier, draft, committed), step)
 

@@ -30,6 +30,11 @@ def sees(window: int | None, causal: bool, start: int, place: int, stop: int) ->
 
 def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
     """States of all slots of the block that follows a text with these states of the target."""
+    return normed(unnormed(head, states, root), head.norm.weight.double(), head.config.rms_norm_eps)
+
+
+def unnormed(head: BlockHead, states: Tensor, root: int) -> Tensor:
+    """Those states before the last norm."""
     config, weights = head.config, {name: weight.double() for name, weight in head.state_dict().items()}
     eps, theta, dim = config.rms_norm_eps, config.rope_parameters["rope_theta"], config.head_dim
     context = normed(states.double() @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
@@ -72,7 +77,7 @@ def block_states(head: BlockHead, states: Tensor, root: int) -> Tensor:
         if head.form.dflash2:
             out = convolved(out, plain, 1, "mlp_conv", layer, head.form.dflash2.group)
         hidden = hidden + out
-    return normed(hidden, weights["norm.weight"], eps)
+    return hidden
 
 
 def convolved(z: Tensor, x: Tensor, side: int, name: str, layer: dict[str, Tensor], group: int) -> Tensor:
@@ -153,3 +158,16 @@ def after_domino(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tenso
         inner = F.silu(weights["embed_proj.0.weight"] @ torch.cat([hidden, state]))
         logits = logits + weights["embed_proj.2.weight"] @ inner
     return logits
+
+
+def after_correction(head: BlockHead, states: Tensor, path: list[int], lm_head: Tensor) -> Tensor:
+    """Logits after a path by TreeFlash's steps; states: the target's of the text before the path."""
+    weights, norm = {name: weight.double() for name, weight in head.state_dict().items()}, head.norm.weight.double()
+    x, eps = unnormed(head, states, path[0])[len(path)], head.config.rms_norm_eps
+    embedded = head.embed_tokens.weight[path[-1]].double()
+    read = torch.cat([normed(embedded, weights["ar_approximation.norm.weight"], 1e-6), normed(x, norm, eps)])
+    up, gate = (weights["ar_approximation.ug.weight"] @ read + weights["ar_approximation.ug.bias"]).split(
+        head.config.intermediate_size
+    )
+    x = x + weights["ar_approximation.d.weight"] @ (F.silu(gate) * up)
+    return lm_head @ normed(x, norm, eps)

@@ -302,8 +302,7 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/cli/test_serve.py::test_without_options_it_serves_this_machine_alone
             tests/serving/test_app.py::test_a_foreign_name_that_leads_here_is_refused
             tests/serving/test_server.py::test_names_are_checked_on_loopback_only""",
-        """Replicas, on one machine or many: `integrations/ray_serve` in the repository serves the same application by
-        Ray Serve.""": """
+        "Replicas: Ray Serve runs the same application (`integrations/ray_serve`).": """
             tests/test_ray_serve.py::test_two_replicas_write_the_same_texts""",
     },
 }

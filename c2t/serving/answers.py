@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from c2t.costs.statistics import Statistics, total
@@ -145,11 +146,11 @@ class Reply:
         model: str,
         form: Form,
         choices: Sequence[Choice],
-        prompt_tokens: int,
+        prompts: Sequence[Sequence[int]],
         depth: int,
         follows: str | None = None,
     ):
-        self.form, self.choices, self.prompt_tokens, self.depth = form, choices, prompt_tokens, depth
+        self.form, self.choices, self.prompts, self.depth = form, choices, prompts, depth
         self.follows = follows
         self.shared = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
@@ -169,12 +170,13 @@ class Reply:
         ]
         return {**self.shared, "object": self.form.whole, "choices": choices, "usage": self.usage, **self.metrics}
 
-    async def events(self, with_usage: bool) -> AsyncIterator[str]:
-        """Yield the events of a stream: the texts' pieces, why each ended, and the usage if `with_usage`."""
-        usage = {"usage": None} if with_usage else {}
+    async def events(self, with_usage: bool, continuous: bool = False) -> AsyncIterator[str]:
+        """Yield the events of a stream: the texts' pieces, why each ended, and the usage if `with_usage`; with the
+        usage so far in each event if `continuous`."""
 
-        def chunk(choices: list[dict[str, Any]], usage: Mapping[str, Any] = usage) -> str:
-            return _event({**self.shared, "object": self.form.chunk, "choices": choices, **usage})
+        def chunk(choices: list[dict[str, Any]], more: Mapping[str, Any] = MappingProxyType({})) -> str:
+            usage = {"usage": self.usage if continuous else None} if with_usage else {}
+            return _event({**self.shared, "object": self.form.chunk, "choices": choices, **usage, **more})
 
         try:
             for choice in self.choices if self.form.first else ():
@@ -203,10 +205,13 @@ class Reply:
         return Failed(str(error), lasting, self.follows) if lasting else error
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Tokens of the prompts and of the texts."""
-        new = sum(choice.text.tokens for choice in self.choices)
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": new, "total_tokens": self.prompt_tokens + new}
+        old, new = sum(map(len, self.prompts)), sum(choice.text.tokens for choice in self.choices)
+        firsts = self.choices[:: len(self.choices) // len(self.prompts)]  # of several texts, each prompt counts once
+        cached = {"cached_tokens": sum(choice.answer.cached for choice in firsts)}
+        counts = {"prompt_tokens": old, "completion_tokens": new, "total_tokens": old + new}
+        return {**counts, "prompt_tokens_details": cached}
 
     @property
     def metrics(self) -> dict[str, Any]:

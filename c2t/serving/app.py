@@ -58,7 +58,7 @@ class _Api:
         app.post("/v1/chat/completions", response_model=None)(self.chat)
         app.get("/v1/models", response_model=None)(self.models)
         app.get("/v1/models/{name:path}", response_model=None)(self.model)
-        app.get("/health", response_model=None)(self.health)
+        app.api_route("/health", methods=["GET", "HEAD"], response_model=None)(self.health)
         app.get("/metrics", response_model=None)(self.show_metrics)
         for kind in KINDS:
             app.add_exception_handler(kind, self.problem)
@@ -182,9 +182,9 @@ class _Api:
             )
             for index, answer in enumerate(answers)
         ]
-        reply = Reply(self.name, form, choices, sum(map(len, prompts)), self.decoder.policy.levels, follows)
+        reply = Reply(self.name, form, choices, prompts, self.decoder.policy.levels, follows)
         if fields.stream:
-            events = reply.events(fields.with_usage)
+            events = reply.events(fields.with_usage, fields.with_usage_so_far)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         watching = asyncio.create_task(_close_when_gone(request, reply))
         try:
@@ -223,7 +223,8 @@ class _Api:
         if not isinstance(error, (Failed, ServerStopping)):
             self.metrics.ended("full" if isinstance(error, Full) else "refused")
         LOG.warning("%d %s: %s", status, plain(request.url.path), body["error"]["message"])
-        return JSONResponse(body, status, {"Retry-After": RETRY_AFTER} if status == 429 else None)
+        headers = {"Retry-After": RETRY_AFTER} if status == 429 else getattr(error, "headers", None)
+        return JSONResponse(body, status, headers)
 
 
 async def _close_when_gone(request: Request, reply: Reply) -> None:

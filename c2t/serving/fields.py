@@ -1,19 +1,18 @@
 """The fields of OpenAI's requests: those that are served, and those that are refused because they would change the
 text."""
 
+import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import (
-    AllowInfNan,
     BaseModel,
     ConfigDict,
     Field,
     StrictBool,
-    StrictFloat,
     StrictInt,
     StrictStr,
-    StringConstraints,
     field_validator,
     model_validator,
 )
@@ -21,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from c2t.models.loading.template_process import TAKEN
 from c2t.serving.messages import Message
+from c2t.serving.refusals import NAMED
 from c2t.serving.settings import SamplingFields
 from c2t.serving.structured import Structured
 from c2t.serving.tools import ToolChoice, Tools, ToolUse, tool_use
@@ -29,10 +29,8 @@ from c2t.verification.logprobs import MOST
 STOPS = 4  # stop strings at most, as OpenAI's API has it
 MOST_CHOICES = 128  # texts of one prompt, as OpenAI's API has it
 MOST_VARIABLES = 16  # of a chat template
-TemplateName = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,63}$")]
-TemplateText = Annotated[str, StringConstraints(strict=True, max_length=1000)]
-TemplateNumber = Annotated[StrictInt, Field(gt=-(2**63), lt=2**63)]
-TemplateValue = StrictBool | TemplateNumber | Annotated[StrictFloat, AllowInfNan(False)] | TemplateText
+VARIABLE = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")  # its name
+LONGEST_VALUE = 1000  # characters
 
 # Fields that change the text and that c2t does not serve -> the values with which they change nothing. Among them are
 # fields of other servers. All other fields are ignored.
@@ -83,9 +81,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 
 
 class StreamOptions(BaseModel):
-    """How a stream ends."""
+    """The usage at the end of a stream and, as vLLM has it, the usage so far in each event."""
 
     include_usage: StrictBool | None = None
+    continuous_usage_stats: StrictBool | None = None
 
 
 class Fields(Structured, SamplingFields):
@@ -140,6 +139,11 @@ class Fields(Structured, SamplingFields):
         """True for a stream that ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def with_usage_so_far(self) -> bool:
+        """True for a stream whose events have the usage so far."""
+        return bool(self.with_usage and self.stream_options.continuous_usage_stats)
+
 
 class Completion(Fields):
     """A request to continue a text, or token ids, or several of either."""
@@ -191,7 +195,7 @@ class ChatCompletion(Fields):
     tool_choice: ToolChoice = None
     parallel_tool_calls: StrictBool | None = None
     add_generation_prompt: StrictBool | None = None
-    chat_template_kwargs: Annotated[dict[TemplateName, TemplateValue], Field(max_length=MOST_VARIABLES)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MOST_VARIABLES)] | None = None
     continue_final_message: StrictBool | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=MOST)] | None = None
@@ -206,9 +210,14 @@ class ChatCompletion(Fields):
     @field_validator("chat_template_kwargs")
     @classmethod
     def _are_the_templates_own(cls, variables: dict[str, Any] | None) -> dict[str, Any] | None:
-        for name in variables or ():
+        for name, value in (variables or {}).items():
+            if not VARIABLE.fullmatch(name):
+                raise ValueError(f"{name[:NAMED]!r} is no name of a variable")
             if name in TAKEN or name.endswith(("_token", "_tokens")):
                 raise ValueError(f"the template gets {name} from c2t: leave it out")
+            number = isinstance(value, int | float) and abs(value) < 2**63 and isfinite(value)
+            if not number and not (isinstance(value, str) and len(value) <= LONGEST_VALUE):
+                raise ValueError(f"{name} must be true, false, a number or a text of up to {LONGEST_VALUE} characters")
         return variables
 
     @property

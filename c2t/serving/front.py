@@ -233,6 +233,11 @@ class Answer:
         return self._request.statistics
 
     @property
+    def cached(self) -> int:
+        """Tokens of the prompt that were not computed again, once something was yielded."""
+        return self._request.cached
+
+    @property
     def logprobs(self) -> list[TokenLogprob] | None:
         """Log-probabilities of the new tokens, of all that were yielded at least; None if nobody asked for them."""
         return self._request.logprobs

@@ -60,9 +60,10 @@ class _NotYet(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": "application/json", "Content-Length": len(body), "Retry-After": 1}.items():
             self.send_header(name, str(value))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-    do_POST = do_GET
+    do_POST = do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None:
         """Log nothing: no request is lost."""

@@ -10,6 +10,7 @@ from c2t.errors import InputError, one_line, plain
 from c2t.serving.front import Failed, ServerStopping
 
 KINDS = (RequestValidationError, HTTPException, InputError, Failed, ServerStopping)  # errors that have a form
+ADDRESSES = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics")
 NAMED = 40  # characters of a key of the client's own that a message repeats
 # Fields that have another name here -> that name.
 INSTEAD = {"functions": "tools", "function_call": "tool_choice", "enable_thinking": "chat_template_kwargs"}
@@ -40,6 +41,8 @@ def error_body(error: Exception) -> tuple[int, dict[str, Any]]:
             status, message, kind, code = 429, str(error), "rate_limit_error", "rate_limit_exceeded"
         case RequestValidationError():
             status, (message, param) = 400, _first(error)
+        case HTTPException(status_code=404):
+            status, message = 404, f"there is no such address: c2t serve has {', '.join(ADDRESSES)}"
         case HTTPException():
             status, message = error.status_code, _unread(error.__cause__) if error.__cause__ else str(error.detail)
         case Failed(lasting=True):

@@ -17,11 +17,10 @@ except ImportError:  # Windows has no such limits
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from c2t.batching import BatchDecoder
 from c2t.decoder import SpeculativeDecoder
-from c2t.serving.access import KeyRequired
+from c2t.serving.access import KeyRequired, NameRequired
 from c2t.serving.app import make_app
 from c2t.serving.connections import HALVES, Connection
 from c2t.serving.front import LOG, AsyncFront
@@ -61,8 +60,8 @@ class Server(uvicorn.Server):
         app = make_app(decoder, self.front, self.metrics, name)
         if key is not None:
             app.add_middleware(KeyRequired, key=key)
-        if self.here:  # refuse a foreign name that resolves here, by which a web page would reach this machine
-            app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*HERE, "[::1]"], www_redirect=False)
+        if self.here:
+            app.add_middleware(NameRequired)
         if origins:  # the outermost: a page may read refusals, too
             allowed = {"allow_origins": origins, "allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
             app.add_middleware(CORSMiddleware, **allowed, allow_private_network=True, expose_headers=("Retry-After",))

@@ -65,7 +65,8 @@ class TargetVerifier:
 
     logprobs: with how many most probable tokens each Step has the new tokens' log-probabilities, as "logprobs": a list
     for each row (`c2t.verification.logprobs`). prompt_logprobs: the same for the prompts' tokens, in the prefill's
-    Step. None: no such list, or an empty one.
+    Step. None: no such list, or an empty one. That Step has the number of cached tokens of each prompt as "cached", if
+    there are any.
 
     max_new_tokens, eos, sampling and both numbers of log-probabilities may be lists with an entry per prompt. Rows can
     `join` a verifier only if both have a list of samplings.
@@ -126,6 +127,8 @@ class TargetVerifier:
         self.token = self.sampler.sample(verified.logits.values, self.lengths, self.constraints)
         tokens = append(self.prompts, self.token, self.lengths)
         extra = self._logprobs(verified.logits, torch.zeros_like(self.token[:, None]), self.token[:, None])
+        if verified.cached:
+            extra["cached"] = verified.cached
         if whole:
             extra["prompt_logprobs"] = [[] for _ in self.rows]
         for row in whole:

@@ -74,6 +74,7 @@ def test_the_text_is_that_of_the_decoder_alone(
         new, reason = len(alone.sequences[0]), answer.choices[0].finish_reason
         assert reason == ("length" if new == SHORT else "stop")
         counted = answer.usage.model_dump(exclude_none=True)
+        assert counted.pop("prompt_tokens_details") == {"cached_tokens": 0}
         assert counted == {"prompt_tokens": len(ids), "completion_tokens": new, "total_tokens": len(ids) + new}
         assert streamed(ai, prompt=ids, temperature=temperature, seed=seed) == (alone.text, reason, answer.usage)
 
@@ -174,11 +175,19 @@ def test_a_prompt_that_begins_as_one_before_is_counted(tiny: Pair) -> None:
     tiny.target.prefixes = Prefixes()
     try:
         with serving(SpeculativeDecoder(tiny, Plain())) as running:
-            texts = [complete(client(running)).choices[0].text for _ in range(2)]
+            answers = [complete(client(running)) for _ in range(2)]
             found = metrics(running)
-        assert texts[0] == texts[1]
+            both = complete(client(running), n=2).usage
+            options = {"include_usage": True, "continuous_usage_stats": True}
+            chunks = list(complete(client(running), stream=True, stream_options=options))
+        assert answers[0].choices[0].text == answers[1].choices[0].text
         known = found["c2t_prompt_tokens_total"] / 2 - 1 if tiny.target.packed is not None else 0
         assert found["c2t_prompt_tokens_reused"] == known
+        usages = [answers[0].usage, answers[1].usage, both, chunks[-1].usage]
+        assert [usage.prompt_tokens_details.cached_tokens for usage in usages] == [0, known, known, known]
+        *counts, last = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts)
+        assert counts[0] < counts[-1] == last
     finally:
         tiny.target.prefixes = None
 
@@ -252,8 +261,10 @@ def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="tiny has no chat template: use /v1/completions"):
         ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
     missing = httpx.get(f"{server.address}/v1/files")
-    assert (missing.status_code, missing.json()["error"]["message"]) == (404, "Not Found")
-    assert httpx.get(f"{server.address}/v1/completions").status_code == 405
+    said = "there is no such address: c2t serve has /v1/completions, "
+    assert (missing.status_code, missing.json()["error"]["message"][: len(said)]) == (404, said)
+    wrong = httpx.get(f"{server.address}/v1/completions")
+    assert (wrong.status_code, wrong.headers["Allow"]) == (405, "POST")
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_read(server: Server) -> None:
@@ -272,11 +283,19 @@ def test_models_and_health(server: Server, ai: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="'a/b' does not exist here: this server has 'tiny'"):
         ai.models.retrieve("a/b")
     assert httpx.get(f"{server.address}/health").json() == {"status": "ok"}
+    head = httpx.head(f"{server.address}/health")
+    assert (head.status_code, head.content) == (200, b"")
     assert httpx.get(f"{server.address}/docs").status_code == 404, "a page that would load scripts from elsewhere"
 
 
 def test_a_foreign_name_that_leads_here_is_refused(server: Server) -> None:
-    assert httpx.get(f"{server.address}/health", headers={"Host": "evil.example"}).status_code == 400
+    port = server.address.rpartition(":")[2]
+    for host in ("evil.example", f"0.0.0.0:{port}", "127.0.0.1.evil.example", "", "[", "user@evil.example"):
+        answer = httpx.get(f"{server.address}/health", headers={"Host": host})
+        assert answer.status_code == 400
+        assert "use one of these, or --host" in answer.json()["error"]["message"]
+    for host in (f"127.0.0.1:{port}", "localhost", f"[::1]:{port}", "LOCALHOST"):
+        assert httpx.get(f"{server.address}/health", headers={"Host": host}).status_code == 200
 
 
 def test_who_goes_away_frees_the_row(server: Server, ai: OpenAI) -> None:

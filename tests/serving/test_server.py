@@ -144,9 +144,10 @@ def test_before_the_models_are_there_every_answer_is_503() -> None:
     with listen() as listener:
         address = "http://{}:{}".format(*listener.getsockname())
         with answering(listener), ThreadPoolExecutor(3) as pool:
-            ways = [("GET", "/health"), ("POST", "/v1/completions"), ("GET", "/metrics")]
+            ways = [("GET", "/health"), ("POST", "/v1/completions"), ("GET", "/metrics"), ("HEAD", "/health")]
             found = list(pool.map(lambda way: httpx.request(way[0], address + way[1], json=FIELDS), ways))
-            assert [each.status_code for each in found] == [503] * 3
+            assert [each.status_code for each in found] == [503] * 4
+            assert found[3].content == b""
             assert found[0].json() == {"status": "loading"}
             assert found[1].json()["error"]["type"] == "server_error"
             assert found[1].headers["Retry-After"] == "1"

@@ -29,6 +29,7 @@ from c2t.models.drafts.domino import DominoHead, domino_layers
 from c2t.models.drafts.eagle import Head, in_words
 from c2t.models.drafts.head_draft import rows_of
 from c2t.models.drafts.markov import ConfidenceHead, MarkovHead, SequentialHead
+from c2t.models.drafts.treeflash import StateCorrection
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class BlockForm:
     token after it. markov_rank: 0 for no Markov head. markov_kind: one of `c2t.models.drafts.markov.KINDS`. confidence:
     there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. domino: sizes
     of a Domino head's state and output and its first depth, None for no such head. dflash2: None without its parts.
+    treeflash: a path's last token corrects states.
     draft_vocab: size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
     target_layers: of the target that it was trained for, None if that is not known. layer_masks: of each layer; empty:
     all layers see all. layout: of its config.json.
@@ -55,6 +57,7 @@ class BlockForm:
     confidence_reads_token: bool = False
     domino: tuple[int, int, int] | None = None
     dflash2: DFlash2Form | None = None
+    treeflash: bool = False
     draft_vocab: int | None = None
     own_lm_head: bool = False
     target_layers: int | None = None
@@ -84,6 +87,7 @@ class BlockHead(Head):
         self.candidate_selector: CandidateSelector | None = None
         if form.dflash2:
             self.candidate_selector = CandidateSelector(config.vocab_size, hidden, form.dflash2.rank)
+        self.ar_approximation = StateCorrection(hidden, config.intermediate_size) if form.treeflash else None
         self.lm_head = nn.Linear(hidden, vocabulary, bias=False) if form.own_lm_head else None
         self.markov_head = self.confidence_head = None
         if form.markov_rank:
@@ -107,6 +111,7 @@ class BlockHead(Head):
         """See `Head.summary`."""
         form = self.form
         kind = "DSpark" if form.markov_rank or form.confidence else "DFlash2" if form.dflash2 else "DFlash"
+        kind = "Domino" if form.domino else "TreeFlash" if form.treeflash else kind
         causal = sum(mask.causal for mask in form.layer_masks)
         some = "" if causal in (0, self.num_layers) else f" in {causal} of {self.num_layers} layers"
         said = [
@@ -118,8 +123,6 @@ class BlockHead(Head):
         ]
         if form.markov_rank:
             said.append(f"{form.markov_kind} Markov head of rank {form.markov_rank}")
-        if form.domino:
-            said.append("Domino head")
         return ", ".join(said + ["confidence head"] * form.confidence)
 
     def realigned(self) -> "BlockHead":
@@ -191,6 +194,16 @@ class BlockHead(Head):
     ) -> Float[Tensor, "B n H"]:
         """Return the states of blocks that follow the cache, whose slots hold the tokens of positions 0, 1, ...; mask:
         what each of their tokens sees of it and of them in a layer that sees all."""
+        return self.norm(self.unnormed(tokens, positions, mask, cache))
+
+    def unnormed(
+        self,
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"],
+        mask: Bool[Tensor, "B n t"],
+        cache: KVCache,
+    ) -> Float[Tensor, "B n H"]:
+        """Return the states of `forward` before the last norm."""
         hidden = self.embed_tokens(tokens).to(self.fc.weight.dtype)
         if self.form.dflash2:
             hidden = hidden * self.form.dflash2.embedding_scale
@@ -198,7 +211,7 @@ class BlockHead(Head):
         masks = self._masks(mask, positions)
         for number, layer in enumerate(self.layers):
             hidden = layer(hidden, rotation, number, masks[number], cache)
-        return self.norm(hidden)
+        return hidden
 
     def _masks(self, mask: Bool[Tensor, "B n t"], positions: Int[Tensor, "B n"]) -> list[Bool[Tensor, "B n t"]]:
         """Return what each layer lets slots at these positions see of the cache and of themselves."""

@@ -16,6 +16,7 @@ from c2t.models.drafts.head_draft import rows_of
 from c2t.models.drafts.markov import SequentialHead
 from c2t.models.drafts.medusa import AtDepth, ByDepth
 from c2t.models.drafts.session import BaseDraft, DraftSession, computed, refuse_nan
+from c2t.models.drafts.treeflash import StateCorrection
 from c2t.models.packing.projection import Projection
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.tree import Tree
@@ -44,11 +45,12 @@ class ExpandedPaths(NamedTuple):
 
 class BlockDraft(BaseDraft):
     """Draft made of a block drafter and an LM head, its own or the target's, with one session per generation. It reads
-    the path if it has a sequential head other than that for confidence, or a selector."""
+    the path if it has a sequential head other than that for confidence, a selector or TreeFlash's correction."""
 
     def __init__(self, head: BlockHead, lm_head: nn.Module):
         self.head, self.vocabulary = head, None
-        self.reads_path = head.sequential is not None or head.candidate_selector is not None
+        reading = (head.sequential, head.candidate_selector, head.ar_approximation)
+        self.reads_path = any(part is not None for part in reading)
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
         if head.lm_head is not None:
@@ -101,12 +103,13 @@ class BlockSession:
         self.paths: ExpandedPaths | None = None
 
     def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`. Slots of a depth share its logits, to which a sequential head adds
-        what its path says; below the last depth of a block all tokens are equal."""
+        """See `c2t.protocols.Draft.expand`. Slots of a depth share its logits, to which a sequential head adds what
+        their paths say; below the last depth of a block all tokens are equal."""
         if self.ahead is None:
             self.passes = self.passes + tree.alive[:, 0]
             # Below the last depth: a zero state, for which the LM head's logits are zeros.
-            states = F.pad(self._forward()[:, -self.head.drafts :], (0, 0, 0, 1))
+            self.unnormed = F.pad(self._forward()[:, -self.head.drafts :], (0, 0, 0, 1))
+            states = self.head.norm(self.unnormed)
             logits, dflash2 = self.draft.lm_head(states).to(states.device), self.head.form.dflash2
             self.ahead = ByDepth(dflash2.unary(logits) if dflash2 else logits, states, self.draft.vocabulary)
         self._take_log_norms()
@@ -115,6 +118,8 @@ class BlockSession:
         rows: NextTokenDistributions = AtDepth(self.ahead, depth)
         if self.head.sequential is not None:
             rows = self.latest = self._after(self.head.sequential, rows.hidden, tree, slots)
+        if self.head.ar_approximation is not None:
+            rows = self.latest = self._corrected(self.head.ar_approximation, rows.hidden, token, depth, slots)
         if self.head.candidate_selector is not None:
             rows = self.latest = self._selected(self.head.candidate_selector, rows, token, depth)
         rows.confidence = self._confidence(rows.hidden, token, depth)
@@ -127,13 +132,32 @@ class BlockSession:
         columns = tree.token, tree.depth, tree.parent
         token, depth, parent = (column.gather(1, slots.clamp(min=0)) for column in columns)
         depth, real = (depth + 1).clamp(max=self.head.drafts), computed(slots >= 0)
-        if self.paths is None:
-            self.paths = ExpandedPaths.of_roots(len(slots), head.state_size, hidden)
-        read, states = head.step(head.embedded(token), hidden, self.paths.states_at(parent))
-        self.paths = self.paths.extended(slots, states)
+        before = hidden[..., :0]
+        if head.state_size:
+            self.paths = self.paths or ExpandedPaths.of_roots(len(slots), head.state_size, hidden)
+            before = self.paths.states_at(parent)
+        read, states = head.step(head.embedded(token), hidden, before)
+        if head.state_size:
+            self.paths = self.paths.extended(slots, states)
         has_bias = (depth >= head.first_depth) & (depth < self.head.drafts)
         bias = self.draft.bias(real.take(read)) * real.take(has_bias)[:, None]
         logits = self.ahead.drafted[real.row, real.take(depth)] + bias
+        return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
+
+    def _corrected(
+        self,
+        correction: StateCorrection,
+        hidden: Float[Tensor, "B F H"],
+        token: Int[Tensor, "B F"],
+        depth: Int[Tensor, "B F"],
+        slots: Int[Tensor, "B F"],
+    ) -> NextTokenDistributions:
+        """Return the distributions of states that are corrected by these tokens; for slots >= 0 only."""
+        real = computed(slots >= 0)
+        gain = correction(self.head.embed_tokens(real.take(token)), real.take(hidden))
+        states = self.head.norm(self.unnormed[real.row, real.take(depth)] + gain)
+        inside = (real.take(depth) < self.head.drafts)[:, None]
+        logits = self.draft.lm_head(states * inside).to(states.device)
         return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
 
     def _selected(
@@ -164,7 +188,7 @@ class BlockSession:
         tokens = self.head.block(self.roots)
         positions = self.cache.lengths[:, None] + torch.arange(self.head.size, device=tokens.device)
         seen = F.pad(self.cache.visible(), (0, self.head.size), value=True)
-        hidden = self.head(tokens, positions, seen[:, None].expand(-1, self.head.size, -1), self.cache)
+        hidden = self.head.unnormed(tokens, positions, seen[:, None].expand(-1, self.head.size, -1), self.cache)
         self.cache.drop()
         return hidden
 

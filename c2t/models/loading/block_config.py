@@ -1,5 +1,5 @@
-"""The configs of published block drafters in one form: those of DFlash, DSpark, Domino and JetSpec, which are flat, and
-speculators' dflash, dspark and dflash2, which are nested.
+"""The configs of published block drafters in one form: those of DFlash, DSpark, Domino, JetSpec and TreeFlash,
+which are flat, and speculators' dflash, dspark and dflash2, which are nested.
 
 What changes the computation is read, or refused by its name. Formats differ in whether a slot speaks of its own
 position or of the next one, and in whether ids name inputs or outputs of the target's layers; where a config does not
@@ -14,7 +14,17 @@ from c2t.models.drafts.block import BlockForm, BlockHead
 from c2t.models.drafts.block_layers import LayerMask
 from c2t.models.drafts.dflash2 import DFlash2Form
 from c2t.models.drafts.markov import KINDS as MARKOV_KINDS
-from c2t.models.loading.block_fields import DFLASH, DFLASH2, DSPARK, INNER, KINDS, BlockFields, fields_of
+from c2t.models.loading.block_fields import (
+    CORRECTION,
+    DFLASH,
+    DFLASH2,
+    DSPARK,
+    INNER,
+    KINDS,
+    TREEFLASH,
+    BlockFields,
+    fields_of,
+)
 from c2t.models.loading.block_masks import FULL, SLIDING, layer_masks
 
 FORM = "block_form"  # where `flattened` puts what it has read
@@ -63,7 +73,7 @@ def _from_anchor(fields: BlockFields, raw: dict[str, Any], named: bool | None) -
         stated[ANCHOR.strip("+=")] = named
     if stated:
         return bool(fields.agreed(stated))
-    if fields.kind in ("dflash", "dflash2"):
+    if fields.kind in ("dflash", "dflash2", "treeflash"):
         return False
     raise InputError(
         f"{fields.path}: sample_from_anchor is missing, and programs disagree on what that means: write {ANCHOR}yes "
@@ -77,10 +87,12 @@ def _parts(fields: BlockFields, from_anchor: bool) -> dict[str, Any]:
         return _dspark(fields, from_anchor)
     if fields.kind == "domino":
         return {"domino": fields.of_kind()}
+    if fields.kind in ("dflash2", "treeflash") and from_anchor:
+        raise InputError(f"{fields.path}: sample_from_anchor = True is not known in a head of the kind {fields.kind}")
+    if fields.kind == "treeflash":
+        return {"treeflash": "ar_approximation" in fields.given}
     if fields.kind == "dflash2":
         taps, group, *_ = fields.of_kind()
-        if from_anchor:
-            raise InputError(f"{fields.path}: sample_from_anchor = True is not known in a head of the kind dflash2")
         if taps > fields.given["block_size"] or fields.layers["hidden_size"] % group:
             raise InputError(
                 f"{fields.path}: conv_kernel_size must be at most block_size, and conv_group_size divide hidden_size"
@@ -136,6 +148,8 @@ def raw_of(head: BlockHead) -> dict[str, Any]:
     if form.dflash2:
         scales = zip(KINDS["dflash2"], form.dflash2, strict=True)
         return raw | {"architectures": [DFLASH2], INNER: read | {name: value for name, value in scales if value}}
+    if form.treeflash:
+        return raw | {"architectures": [TREEFLASH], INNER: read, CORRECTION: {"ar_approximation": "swiglu"}}
     if form.markov_rank or (form.from_anchor and not form.domino):
         read |= {
             "markov_rank": form.markov_rank,

@@ -16,12 +16,14 @@ from c2t.models.loading.checkpoint_files import Size
 from c2t.models.loading.eagle3_config import IGNORED, KIND
 from c2t.storage.checked import from_json
 
-INNER, LAYERS = "dflash_config", "transformer_layer_config"
+INNER, LAYERS, CORRECTION = "dflash_config", "transformer_layer_config", "treeflash_config"
 MOST = 64  # slots of a block, and states that are read
 
-DFLASH, DSPARK, DFLASH2 = "DFlashDraftModel", "Qwen3DSparkModel", "DFlash2DraftModel"  # under `architectures`
+# Under `architectures`.
+DFLASH, DSPARK, DFLASH2 = "DFlashDraftModel", "Qwen3DSparkModel", "DFlash2DraftModel"
+TREEFLASH = "TreeFlashDraftModel"
 CLASSES = {DFLASH: "dflash", DSPARK: "dspark", DFLASH2: "dflash2"}
-CLASSES |= {"DSparkDraftModel": "dspark", "DominoDraftModel": "domino"}
+CLASSES |= {"DSparkDraftModel": "dspark", "DominoDraftModel": "domino", TREEFLASH: "treeflash"}
 NESTED = ("dflash", "dspark", "dflash2")  # under KIND
 NEEDED = object()  # default of a field that must be there
 # Kinds of block drafters, with the fields that only they have, and their defaults.
@@ -35,6 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "confidence_head_with_markov": None,
     },
     "domino": {"gru_hidden_dim": NEEDED, "emb_dim": NEEDED, "pure_draft_prefix_len": NEEDED},
+    "treeflash": {"ar_approximation": None, "candidate_tokens": None},  # the last one is of a program, not of a head
     "dflash2": {
         "conv_kernel_size": NEEDED,
         "conv_group_size": NEEDED,
@@ -78,6 +81,8 @@ FIELDS: dict[str, Any] = {
     "output_multiplier": Scale,
     "final_logit_softcapping": Scale,
     "input_embedding_scale": Scale,
+    "ar_approximation": Literal["swiglu"],
+    "candidate_tokens": Count,
     "layer_types": list[Literal["full_attention", "sliding_attention"]],
     "sliding_window": Size,
     "use_sliding_window": bool,
@@ -135,29 +140,37 @@ class BlockFields(NamedTuple):
 
 
 def is_block(raw: dict[str, Any]) -> bool:
-    """Return True for the config of a block drafter."""
-    return raw[KIND] in NESTED if KIND in raw else _class_of(raw) in CLASSES
+    """Return True for the config of a block drafter, also of a class that c2t does not know."""
+    if KIND in raw:
+        return raw[KIND] in NESTED
+    needed = {"block_size", "target_layer_ids", "mask_token_id"}
+    return _class_of(raw) in CLASSES or INNER in raw or needed <= raw.keys()
 
 
 def fields_of(raw: dict[str, Any], path: Path) -> BlockFields:
     """Return the fields of a block drafter's config. InputError for one that is not known, of the wrong type, of a
     value that is not computed, or there twice with different values."""
-    part_of = LAYERS if KIND in raw else INNER
-    part = {} if raw.get(part_of) is None else raw[part_of]
-    if not isinstance(part, dict):
-        raise InputError(f"{path}: {part_of} must be an object")
-    outer = {name: value for name, value in raw.items() if name not in (part_of, KIND)}
-    fields, given = _defaults(part, path) if part_of == LAYERS else {}, {}
-    for prefix, entries in (("", outer), (f"{part_of}.", part)):
+    nested = KIND in raw
+    if not nested and _class_of(raw) not in CLASSES:
+        named = f"{path}: architectures = {str(raw.get('architectures'))[:60]}"
+        raise InputError(f"{named}: block drafters of this class are not supported; {', '.join(CLASSES)} are")
+    names = (LAYERS,) if nested else (INNER, CORRECTION)
+    parts = {name: {} if raw.get(name) is None else raw[name] for name in names}
+    for name, part in parts.items():
+        if not isinstance(part, dict):
+            raise InputError(f"{path}: {name} must be an object")
+    outer = {name: value for name, value in raw.items() if name not in (*parts, KIND)}
+    fields, given = _defaults(parts[LAYERS], path) if nested else {}, {}
+    for where, entries in {"": outer, **parts}.items():
         for name, value in entries.items():
             if value is None:
                 continue
-            _check(name, value, f"{path}: {prefix}", closed=prefix == f"{INNER}.")
+            _check(name, value, f"{path}: {where}{'.' * bool(where)}", closed=where in (INNER, CORRECTION))
             if name in FIELDS and given.setdefault(name, value) != value:
                 raise InputError(f"{path}: {name} is there twice, with different values: {given[name]} and {value}")
             fields[name] = value
     layers = {name: value for name, value in fields.items() if name not in FIELDS}
-    return _with_kind(BlockFields(layers, given, "", part_of == LAYERS, path), raw)
+    return _with_kind(BlockFields(layers, given, "", nested, path), raw)
 
 
 def _with_kind(fields: BlockFields, raw: dict[str, Any]) -> BlockFields:

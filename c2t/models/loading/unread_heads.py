@@ -14,7 +14,6 @@ from c2t.errors import InputError
 
 P_EAGLE = "P-EAGLE (several tokens in one forward of an EAGLE-3 head)"
 MTP = "a layer for multi-token prediction"
-TREEFLASH = "TreeFlash (a block drafter with modules of its own)"
 MLA = "a head with latent attention (MLA)"
 # Pattern of a class under `architectures`, of a model_type without one, or of a kind of speculators' -> what it is.
 NAMES = {
@@ -24,7 +23,6 @@ NAMES = {
     r"(?i)deepseek_?v\d|kimi": MLA,
     r"^Gemma4": "a head of Gemma 4's layers",
     r"(?i)laguna|mimo": "a head of another family's layers",
-    r"(?i)treeflash": TREEFLASH,
 }
 # Field of config.json that is neither null, zero nor false -> what it says.
 FIELDS = {
@@ -33,7 +31,6 @@ FIELDS = {
     "mtp_num_hidden_layers": MTP,
     "num_mtp_layers": MTP,
     "kv_lora_rank": MLA,
-    "treeflash_config": TREEFLASH,
 }
 
 

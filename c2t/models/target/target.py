@@ -5,7 +5,7 @@ attention over one growing cache, with or without sinks. Sliding windows become 
 """
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import chain
 from math import isfinite
@@ -50,12 +50,14 @@ class Verified(NamedTuple):
     """Result of one target forward: logits of the next token after every slot, and features for the draft.
 
     Features are the hidden states after the final norm, unless `Target.tap` chose others. Those of slots that are not
-    real are meaningless. hidden: the states after the final norm, where a prefill was asked for them.
+    real are meaningless. hidden: the states after the final norm, where a prefill was asked for them. cached: how many
+    tokens of each prompt were not computed again, if any.
     """
 
     logits: SlotLogits
     features: Float[Tensor, "B m D"]
     hidden: Float[Tensor, "B n H"] | None = None
+    cached: Sequence[int] = ()
 
 
 def check_attention(model: PreTrainedModel) -> None:
@@ -440,7 +442,8 @@ class TargetSession:
             caches = [self.cache.prefix(layer, row) for layer in range(len(self.cache.buffers))]
             prefixes.keep(prompt, Beginning(caches, features[row, : len(prompt)]))
         number = torch.arange(len(last), device=last.device)[:, None]
-        return Verified(SlotLogits(self.logits(last), number), features, hidden if whole else None)
+        taken = (lengths - count).tolist() if any(cached) else ()
+        return Verified(SlotLogits(self.logits(last), number), features, hidden if whole else None, taken)
 
     def verify(self, tree: Tree) -> Verified:
         """Run one forward over the trees; nothing is committed until `commit`."""

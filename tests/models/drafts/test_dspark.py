@@ -24,7 +24,7 @@ from c2t.sampling import Sampling
 from c2t.tree import Tree
 from c2t.verification.target_verifier import pad
 from tests import tiny_heads
-from tests.block_reference import after_path, block_states
+from tests.block_reference import after_correction, after_path, block_states
 from tests.models.drafts.test_block import CONFIG, CPU, TARGET, read_by
 from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_sums
@@ -53,6 +53,7 @@ FORMS = {
     "domino in place": (BlockForm(SIZE + 1, 7, (1, 3, 4), domino=(6, RANK, 0), draft_vocab=len(KEPT)), KEPT),
     "dflash2": (replace(DFLASH2, dflash2=DFlash2Form(2, 4, RANK, 6)), None),
     "dflash2, capped": (replace(DFLASH2, draft_vocab=len(KEPT)), KEPT),
+    "treeflash": (BlockForm(SIZE + 1, 7, (1, 3, 4), treeflash=True), None),
     "in place": (replace(FORM, size=SIZE + 1, from_anchor=False), None),
     "windows": (replace(FORM, layer_masks=(LayerMask(4, True), LayerMask(None, False))), None),
     "causal": (replace(FORM, layer_masks=(LayerMask(None, True),) * 2), None),
@@ -92,7 +93,10 @@ def test_every_nodes_distribution_is_that_of_its_own_chain(name: str) -> None:
                 assert (logits[logits.isfinite()] == 0).all()
                 assert found.confidence is None or found.confidence[row, slot] == 0
                 continue
-            wanted, confidence = after_path(draft.head, states, path, rows_of_head)
+            if draft.head.form.treeflash:
+                wanted, confidence = after_correction(draft.head, read_by(text)[:-1], path, rows_of_head), None
+            else:
+                wanted, confidence = after_path(draft.head, states, path, rows_of_head)
             seen = found.log_probs[row, slot] if draft.head.form.dflash2 else logits
             seen = seen if draft.head.tokens is None else seen[draft.head.tokens]
             assert seen.isinf().equal(wanted.isinf())

@@ -51,6 +51,12 @@ def dflash2(**inner: Any) -> Config:
     return dflash(DFLASH2 | inner, architectures=["DFlash2DraftModel"], is_causal=False)
 
 
+def treeflash(correction: str | None) -> Config:
+    """TreeFlash's flat config."""
+    settings = {"ar_approximation": correction, "candidate_tokens": 16}
+    return dflash(architectures=["TreeFlashDraftModel"], treeflash_config=settings)
+
+
 def speculators(kind: str, layers: Config | None = None, **outer: Any) -> Config:
     """RedHatAI's nested config; ids name inputs of layers."""
     config = {"speculators_model_type": kind, "speculators_version": "0.7", "block_size": SIZE, "mask_token_id": 7}
@@ -180,6 +186,14 @@ def test_dflash2s_files_are_read(tmp_path: Path) -> None:
     assert form(tmp_path / "ours") == head.form
 
 
+def test_treeflashs_files_are_read(tmp_path: Path) -> None:
+    known, names = BlockForm(SIZE, 7, (1, 3, 4), treeflash=True), {"layers.": "model.layers.", "fc.": "model.fc."}
+    assert form(write(tmp_path, treeflash("swiglu"), known, names)) == known
+    save_head(load_head(tmp_path, TARGET.embed_tokens), tmp_path / "ours")
+    assert form(tmp_path / "ours") == known
+    assert form(write(tmp_path / "bare", treeflash(None), BARE)) == BARE
+
+
 @pytest.mark.parametrize("kind", ["dflash", "dspark"])
 def test_a_map_names_the_own_vocabulary(kind: str, tmp_path: Path) -> None:
     """W1 is over the target's tokens, W2 and the LM head over its own; the verifier's rows are not read."""
@@ -259,6 +273,12 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (speculators("dflash2"), "conv_kernel_size is missing"),
         (speculators("dflash2", **DFLASH2, sample_from_anchor=True), "sample_from_anchor = True is not known"),
         (dflash({"output_multiplier": 0.5}), "output_multiplier = 0.5 is not known in a head of the kind dflash"),
+        (
+            dflash(architectures=["Gemma4DSparkModel"]),
+            "of this class are not supported; DFlashDraftModel",
+        ),
+        (treeflash("linear"), "ar_approximation"),
+        (dflash(treeflash_config={"ar_approximation": "swiglu"}), "ar_approximation = swiglu is not known in a head"),
         (dflash2(conv_group_size=5), "conv_group_size divide hidden_size"),
         (dflash2(conv_kernel_size=SIZE + 1), "conv_kernel_size must be at most block_size"),
         (dflash2(final_logit_softcapping=0.0), "final_logit_softcapping"),

@@ -66,7 +66,6 @@ def test_p_eagle_is_refused_in_every_form(config: dict, names: dict, message: st
         (CONFIG | {"architectures": ["Gemma4DSparkModel"]}, "a head of Gemma 4's layers"),
         (CONFIG | {"architectures": ["DFlashLagunaForCausalLM"]}, "another family's layers"),
         (CONFIG | {"architectures": ["MiMoV2DFlashModel"]}, "another family's layers"),
-        (CONFIG | {"treeflash_config": {"candidate_tokens": 16}}, "treeflash_config = .* stands for TreeFlash"),
         (
             CONFIG | {"architectures": ["OrthrusDraftModel"]},
             r"\['OrthrusDraftModel'\] is no kind of head that c2t knows",
