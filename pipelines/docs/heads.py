@@ -1,6 +1,7 @@
 """Tables of docs/heads.md: the pairs by name, from c2t.storage.published, and other heads on the Hub. Every layout in
 them is one that tests/eagle3_reference.py, tests/block_reference.py or the tests of EAGLE-1 checkpoints read."""
 
+import re
 from typing import NamedTuple
 
 from c2t.storage.published import PUBLISHED
@@ -22,8 +23,7 @@ OTHERS = [
     Published("Llama-3.1-8B", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat", "DFlash"),
     Published("Qwen2-72B", "yuhuili/EAGLE-Qwen2-72B-Instruct", "EAGLE-1"),
     Published("Qwen2.5-14B", "Zjcxy-SmartAI/Eagle-Qwen2.5-14B-Instruct", "EAGLE-1"),
-    Published("Qwen3-4B, 8B, 14B", "deepseek-ai/dspark_qwen3_{4b,8b,14b}_block7", "DSpark"),
-    Published("Qwen3-4B, 8B, 14B", "deepseek-ai/dflash_qwen3_{4b,8b,14b}_block7", "DFlash, from the anchor"),
+    Published("Qwen3-4B, 8B, 14B", "deepseek-ai/{dspark,dflash}_qwen3_{4b,8b,14b}_block7", "DSpark, DFlash"),
     Published("Qwen3-4B, 8B, 14B", "deepseek-ai/eagle3_qwen3_{4b,8b,14b}_ttt7", "EAGLE-3"),
     Published("Qwen3-4B, 8B", "z-lab/Qwen3-{4B,8B}-DFlash-b16", "DFlash"),
     Published("Qwen3-4B", "RedHatAI/Qwen3-4B-speculator.{dspark,dflash2}", "DSpark, DFlash2"),
@@ -49,28 +49,14 @@ OTHERS = [
 ]
 
 
-def pairs(generation: str) -> str:
-    """Return the table of the pairs by name whose heads are "EAGLE-1" or "EAGLE-3"."""
-    rows = [
-        (f"`{name}`", pair.target, pair.draft, " + ".join(map(gigabytes, pair.sizes)))
-        for name, pair in PUBLISHED.items()
-        if (layout(pair.draft) == "EAGLE-1") == (generation == "EAGLE-1")
-    ]
-    return table(("name", "target", "head", "GB"), rows, figures="---|")
+def pairs(eagle: int) -> str:
+    """Return the table of the pairs by name whose heads are EAGLE-1, or EAGLE-3."""
+    of_first = [name for name, pair in PUBLISHED.items() if pair.draft.startswith("yuhuili/EAGLE-")]
+    rows = [(f"`{name}`", pair.draft) for name, pair in PUBLISHED.items() if (name in of_first) == (eagle == 1)]
+    return table(("name", "head"), rows, figures="---|")
 
 
-def others() -> str:
-    """Return the table of heads that `--draft` takes by their ids."""
-    return table(("target", "head", "format"), grouped(OTHERS), figures="---|")
-
-
-def layout(head: str) -> str:
-    """Return the layout of a pair's head."""
-    if head.startswith("yuhuili/"):
-        return "flat, .bin" if "EAGLE3" in head else "EAGLE-1"
-    return "speculators" if head.startswith("RedHatAI/") else "flat"
-
-
-def gigabytes(size: float | None) -> str:
-    """Return a size in GB as the table shows it."""
-    return "?" if size is None else f"{size:g}"
+def others(targets: str) -> str:
+    """Return the table of heads that `--draft` takes by their ids, for targets whose names match a pattern."""
+    rows = grouped(head for head in OTHERS if re.match(targets, head.target))
+    return table(("target", "head", "format"), rows, figures="---|")
