@@ -287,7 +287,8 @@ class RecordingDraft:
     """A round's draft that records the expanded slots and values of their distributions.
 
     slots: the slots of each call of `expand`. names: values to record: "top_probs", the TOP_PROBS largest
-    probabilities; "hidden", the draft's hidden states. Slots must not be renumbered before `after` reads values.
+    probabilities; "hidden", the draft's hidden states; "confidence", its own guess at acceptance. Slots must not be
+    renumbered before `after` reads values.
     """
 
     def __init__(self, draft: Draft, names: Sequence[str] = ()):
@@ -319,6 +320,7 @@ class RecordingDraft:
 
 TOP_PROBS = 10
 READ: dict[str, Callable[[NextTokenDistributions], Tensor]] = {
+    "confidence": lambda rows: rows.confidence[..., None],
     "top_probs": lambda rows: rows.top(TOP_PROBS)[1].exp(),
     "hidden": lambda rows: rows.hidden,
 }

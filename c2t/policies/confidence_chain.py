@@ -27,9 +27,9 @@ class ConfidenceChain:
     say of acceptance. (By the draft's probability of the token, this chain is `caddtree:K=1`.)
 
     by: the number x of a position that says most of acceptance. "confidence": the logit of the draft's confidence head
-    (DSpark). "margin": the largest logit less the second, which vLLM takes for other heads. p = sigmoid(weight x + bias),
-    with the position's weight and bias, beyond their ends the last one's: a calibration on other texts. slope: time of
-    one more token over that of a round with the root alone.
+    (DSpark). "margin": the largest logit less the second, which vLLM takes for other heads. The estimate is
+    sigmoid(weight x + bias), with the position's weight and bias, or the last ones: a calibration on other texts.
+    slope: time of one more token over that of a round with the root alone.
     """
 
     by: Literal["confidence", "margin"] = "confidence"

@@ -1,17 +1,18 @@
 """Commands that measure speed.
 
-python -m pipelines.bench batches|breakdown|decoding|disturb|forward|grammar|own-model|serve
+python -m pipelines.bench batches|breakdown|chains|decoding|disturb|forward|grammar|own-model|serve
 """
 
 import typer
 
 from pipelines import terminal
-from pipelines.bench import batches, breakdown, decoding, forward, grammar, own_model, serve
+from pipelines.bench import batches, breakdown, chains, decoding, forward, grammar, own_model, serve
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
 app.command("batches")(batches.main)
 app.command("breakdown")(breakdown.main)
+app.command("chains")(chains.main)
 app.command("forward")(forward.main)
 app.command("grammar")(grammar.main)
 app.command("own-model")(own_model.main)

@@ -1,7 +1,7 @@
 """What a text's characters say about its tokens."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -12,6 +12,7 @@ from c2t.serving.lengths import characters_of_a_token
 TINY = load_pair("tiny").tokenizer
 
 
+@settings(deadline=None)  # a busy machine is slow
 @given(st.text(max_size=200) | st.text(" \n", max_size=200))
 def test_a_text_has_as_many_tokens_as_it_promises(text: str) -> None:
     most = characters_of_a_token(TINY)

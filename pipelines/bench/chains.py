@@ -1,0 +1,335 @@
+"""What a tree gains over a chain on one draft head that has a confidence, and over the chain that this confidence cuts.
+
+    c2t draft train --target smollm2 --kind dspark --out work/dspark
+    python -m pipelines.bench chains --draft work/dspark/draft --data FOLDER --json data/results/chains.jsonl
+
+All rules read the same distributions of the same head, and their rounds are counted by exact replay on the same texts.
+Two comparisons: tokens verified at equal acceptance length, and tokens per second. A round's seconds are those of the
+target's forward over its tokens, by one measured curve, and of the rest of a real round, measured with each rule. So
+all pay for the whole draft. Estimates are calibrated, and settings of the second comparison chosen, on other prompts.
+
+At T > 0 the drafted tokens are the most probable ones. The chain of sampled tokens, which is DeepSpec's own rule, is
+judged too, by live runs.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from jaxtyping import Float, Int
+from scipy.special import logit
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from c2t.classifier import TreeClassifier
+from c2t.costs.measure import Forwards, ForwardTimer, RealRounds
+from c2t.models.drafts.session import WrappedDraft
+from c2t.models.loading.load import Pair, load_pair
+from c2t.output.progress import progress_bar
+from c2t.policies import C2T, CaDDTree, Chain, ConfidenceChain, Eagle2, OptTree, Plain, SampledChain
+from c2t.policies.round_costs import Curve
+from c2t.policies.spec import describe
+from c2t.protocols import NextTokenDistributions, Policy
+from c2t.replay.lockstep import replay
+from c2t.sampling import Sampling
+from c2t.sessions.wrapped import WrappedSession
+from c2t.storage.paths import DEFAULT_PAIR
+from c2t.study.evaluate import continuations, encode
+from c2t.study.interval import Interval, bootstrap
+from c2t.study.pareto import compare
+from c2t.study.points import Point
+from c2t.study.sweep import GridPolicy, SweepSettings, sweep
+from c2t.tree import Tree
+from pipelines import terminal
+from pipelines.bench.chain_prompts import Prompt, prompt_sets
+from pipelines.bench.decoding import short
+from pipelines.bench.lines import Json, append, computed
+from pipelines.options import PairName
+
+COMMAND = "bench chains"
+FIXED, BY_CONFIDENCE, CALIBRATED = "chain, fixed", "chain, by confidence", "chain, by calibrated confidence"
+BY_MARGIN, BY_PROBABILITY, SAMPLED = "chain, by margin", "chain, by probability", "chain, sampled"
+BEST_FIRST, WITH_STOP = "tree, best first", "tree, best first, most profitable size"
+BY_NETWORK, BY_RANK = "tree, by C2T's network", "tree, by confidence and rank"
+CHAINS = (FIXED, BY_CONFIDENCE, CALIBRATED, BY_MARGIN, BY_PROBABILITY, SAMPLED)
+PLAIN = "plain"
+LENGTH, K = 7, 6  # of chains and trees in tokens, and candidates of a node
+SLOPES = (0.3, 0.1, 0.03, 0.01)
+SIZES = (3, 5, 8, 12, 20, 32)
+BETAS = (0.4, 0.2, 0.1, 0.05)
+TURNS, MEASURED, NEW_TOKENS = 6, 3, 64  # in which costs are measured, on so many texts
+Field = Mapping[str, tuple[Pair, Sequence[Policy]]]  # family -> the pair that it drafts with, and its settings
+VERIFIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # tokens of timed forwards
+
+
+class Fitted(NamedTuple):
+    """Calibration on other prompts, a weight and a bias for each position of a chain. shares: how often the candidate
+    of each rank is accepted, over the first one."""
+
+    confidence: tuple[tuple[float, ...], tuple[float, ...]]
+    margin: tuple[tuple[float, ...], tuple[float, ...]]
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ConfidenceDraft(WrappedDraft):
+    """Draft whose candidates are as probable as calibrated confidence and their rank say, whatever its own
+    distribution is."""
+
+    fitted: Fitted
+
+    def session(self) -> "ConfidenceSession":
+        """Return a new session for one generation."""
+        return ConfidenceSession(self.draft.session(), self.fitted)
+
+
+class ConfidenceSession(WrappedSession):
+    """Session of the inner draft with other probabilities of its K most probable tokens."""
+
+    def __init__(self, draft: Any, fitted: Fitted):
+        super().__init__(draft)
+        self.fitted = fitted
+
+    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
+        """See `c2t.protocols.Draft.expand`. The rest of the probability is that of the next token in rank."""
+        rows = self.draft.expand(tree, slots)
+        token, _ = rows.top(K + 1)
+        depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
+        weights, biases = (torch.tensor(numbers) for numbers in self.fitted.confidence)
+        position = depth.clamp(max=len(weights) - 1)
+        accepted = torch.sigmoid(weights[position] * torch.logit(rows.confidence) + biases[position])
+        likely = accepted[..., None] * torch.tensor(self.fitted.shares)
+        rest = (1 - likely.sum(-1, keepdim=True)).clamp(min=1e-6)
+        log_probs = torch.cat([likely, rest], -1).log().to(rows.logits)
+        logits = torch.full_like(rows.logits, float("-inf")).scatter(-1, token, log_probs)
+        return NextTokenDistributions(logits, rows.hidden)
+
+
+class Costs(NamedTuple):
+    """Seconds of a target's forward by its tokens, and of the rest of a round by the label of its policy."""
+
+    verify: Curve
+    rest: Mapping[str, float]
+
+    def speed(self, label: str, rounds: Any, accepted: Any, verified: Any) -> Any:
+        """Return the tokens per second of rounds with these counts."""
+        return (rounds + accepted) / rounds / (self.verify.at(verified / rounds) + self.rest[label])
+
+    @property
+    def plain(self) -> float:
+        """Tokens per second of plain decoding."""
+        return self.speed(PLAIN, 1, 0, 1)
+
+
+def families(pair: Pair, fitted: Fitted, classifier: TreeClassifier | None, temperature: float) -> Field:
+    """Return the settings of each family, and the pair that they draft with."""
+    weights, biases = fitted.confidence
+    margin_weights, margin_biases = fitted.margin
+    by_rank = replace(pair, draft=ConfidenceDraft(pair.draft, fitted))
+    chains = {
+        FIXED: [Chain(length) for length in range(1, LENGTH + 1)],
+        BY_CONFIDENCE: [ConfidenceChain(slope=slope, length=LENGTH) for slope in SLOPES],
+        CALIBRATED: [ConfidenceChain(slope=slope, length=LENGTH, weights=weights, biases=biases) for slope in SLOPES],
+        BY_MARGIN: [
+            ConfidenceChain("margin", slope, LENGTH, weights=margin_weights, biases=margin_biases) for slope in SLOPES
+        ],
+        BY_PROBABILITY: [CaDDTree(slope=slope, N=LENGTH + 1, K=1, levels=LENGTH) for slope in SLOPES],
+    }
+    if temperature > 0:
+        chains[SAMPLED] = [SampledChain(length, temperature) for length in range(1, LENGTH + 1)]
+    stopped = [CaDDTree(slope=slope, N=max(SIZES), K=K, levels=LENGTH) for slope in SLOPES]
+    trees = {
+        BEST_FIRST: [OptTree(N=size, delta=0.0, K=K, levels=LENGTH) for size in SIZES],
+        WITH_STOP: stopped,
+    }
+    if classifier is not None:
+        trees[BY_NETWORK] = [C2T(classifier, beta, K=K, W=K, levels=LENGTH) for beta in BETAS]
+    of_pair = {family: (pair, policies) for family, policies in (chains | trees).items()}
+    return {**of_pair, BY_RANK: (by_rank, stopped)}
+
+
+def fit(pair: Pair, ids: Sequence[Sequence[int]], settings: SweepSettings) -> Fitted:
+    """Calibrate the estimates of acceptance on these prompts."""
+    sampling = settings.sampling
+    texts = continuations(pair, ids, settings.max_new_tokens, LENGTH, sampling)
+    streams = {"seed": sampling.seed, "sequences": range(len(ids)), "temperature": sampling.temperature}
+    samples: list[list[tuple[float, float, bool]]] = [[] for _ in range(LENGTH)]  # of each position
+    for step in replay(pair.draft, Chain(LENGTH), texts, record=("confidence", "top_probs"), **streams):
+        if step.tree is None:
+            continue
+        slots = torch.arange(LENGTH).expand(len(step.rows), -1)
+        confidence = step.extra["draft"].after(slots, "confidence")[..., 0]
+        probs = step.extra["draft"].after(slots, "top_probs").clamp(min=1e-12)
+        for row, length in enumerate(step.accepted.length.tolist()):
+            for position in range(min(length + 1, LENGTH)):
+                first, second = probs[row, position, :2].tolist()
+                sure = float(confidence[row, position])
+                samples[position].append((float(logit(sure)), float(np.log(first / second)), position < length))
+    ranks = np.zeros(K)
+    for step in replay(pair.draft, Eagle2(K=K, levels=1, N=K + 1), texts, **streams):
+        if step.tree is not None:
+            ended = step.accepted.length > 0
+            slots = step.accepted.slots[ended][:, 1] if bool(ended.any()) else step.rows[:0]
+            ranks += np.bincount(step.tree.rank[ended].gather(1, slots[:, None])[:, 0].tolist(), minlength=K)
+    fits = [[_logistic([(sample[which], sample[2]) for sample in of]) for of in samples] for which in (0, 1)]
+    confidence, margin = (tuple(zip(*fit, strict=True)) for fit in fits)
+    return Fitted(confidence, margin, tuple((ranks / max(ranks[0], 1)).tolist()))
+
+
+def _logistic(samples: Sequence[tuple[float, bool]]) -> tuple[float, float]:
+    """Return weight and bias of the logistic regression; those of no calibration where all labels are one."""
+    x, accepted = np.array([[value] for value, _ in samples]), [label for _, label in samples]
+    if len(set(accepted)) < 2:
+        return 1.0, 0.0
+    model = LogisticRegression().fit(np.clip(x, -20, 20), accepted)
+    return float(model.coef_[0, 0]), float(model.intercept_[0])
+
+
+def judge(field: Field, prompts: Sequence[Prompt], settings: SweepSettings, doing: str) -> list[Point]:
+    """Count every policy on these prompts."""
+    points: list[Point] = []
+    with progress_bar("chains", "texts") as report:
+        for family, (pair, policies) in field.items():
+            grid = [GridPolicy(family, policy, describe(policy), label(policy)) for policy in policies]
+            done = f"{doing}: {family}"
+            swept = sweep(pair, grid, prompts, settings, progress=lambda at, of, _, done=done: report(at, of, done))
+            points += swept.points
+    return points
+
+
+def measure(field: Field, ids: Sequence[Sequence[int]]) -> Costs:
+    """Measure the costs of rounds on this machine; all settings take turns."""
+    pair = field[FIXED][0]
+    text = continuations(pair, ids[:1], NEW_TOKENS, LENGTH, Sampling())[0]
+    forwards = Forwards(ForwardTimer(pair, text, time.perf_counter), VERIFIED, ())
+    rounds = {
+        label(policy): RealRounds(of, policy, [[prompt] for prompt in ids], TURNS, time.perf_counter)
+        for of, policies in [*field.values(), (pair, [Plain()])]
+        for policy in policies
+    }
+    for _ in range(TURNS):
+        forwards.time()
+        for real in rounds.values():
+            real.run_turn()
+    verify = forwards.curve("verify")
+    rest = {
+        name: statistics.median(seconds - float(verify.at(verified)) for *_, verified, seconds in real.timed)
+        for name, real in rounds.items()
+    }
+    return Costs(verify, rest)
+
+
+def label(policy: Policy) -> str:
+    """Return the settings that distinguish a policy from others of the field."""
+    return describe(policy, brief=True)
+
+
+def fastest(points: Sequence[Point], costs: Costs) -> dict[str, str]:
+    """Return the label of the fastest point of each family."""
+    best: dict[str, tuple[float, str]] = {}
+    for point in points:
+        speed = float(costs.speed(point.label, *_sums(point)))
+        best[point.family] = max(best.get(point.family, (0.0, "")), (speed, point.label))
+    return {family: name for family, (_, name) in best.items()}
+
+
+def _sums(point: Point, place: slice = slice(None)) -> tuple[int, int, int]:
+    return sum(point.rounds[place]), sum(point.accepted[place]), sum(point.verified[place])
+
+
+def speeds(points: Sequence[Point], costs: Costs) -> list[tuple[Interval, Interval]]:
+    """Return the speed of each point over plain decoding, and over the fastest of the chains, with intervals by
+    prompt."""
+    counts = np.array([getattr(point, name) for point in points for name in ("rounds", "accepted", "verified")], float)
+    chains = [number for number, point in enumerate(points) if point.family in CHAINS]
+
+    def figures(sums: Float[np.ndarray, "C R"]) -> Float[np.ndarray, "F R"]:
+        speed = np.stack(
+            [costs.speed(point.label, *of) for point, of in zip(points, np.split(sums, len(points)), strict=True)]
+        )
+        return np.concatenate([speed / costs.plain, speed / speed[chains].max(0)])
+
+    intervals = bootstrap(counts, figures)
+    return list(zip(intervals[: len(points)], intervals[len(points) :], strict=True))
+
+
+def figures(
+    points: Sequence[Point], chosen: Mapping[str, str], costs: Costs, sets: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each family's chosen setting.
+
+    against_plain, against_chain: speed over plain decoding, and over the fastest chain. by_set: the first of them on
+    each set. verified_against: of trees, tokens of a round over those of each family of chains at equal acceptance.
+    """
+    best = [point for point in points if point.label == chosen[point.family]]
+    ends = dict(zip(sets, itertools.accumulate(sets.values()), strict=True))
+    for point, (over_plain, over_chain) in zip(best, speeds(best, costs), strict=True):
+        by_set = {
+            name: float(costs.speed(point.label, *_sums(point, slice(end - sets[name], end)))) / costs.plain
+            for name, end in ends.items()
+        }
+        ratios = {}
+        if point.family not in CHAINS:
+            rivals = [other for other in points if other.family in (point.family, *CHAINS)]
+            ratios = compare(rivals, subject=point.family).ratios
+        yield {
+            "family": point.family,
+            "setting": point.label,
+            "tau": point.tau,
+            "gamma": point.gamma,
+            "against_plain": over_plain,
+            "against_chain": over_chain,
+            "by_set": by_set,
+            "verified_against": {name: [[row.tau, *row.ratio] for row in rows] for name, rows in ratios.items()},
+        }
+
+
+def main(
+    draft: Annotated[str, typer.Option(help="Folder of a head with a confidence.")],
+    data: Annotated[Path, typer.Option(help="Folder with SET/question.jsonl and train/, in EAGLE's format.")],
+    pair: PairName = DEFAULT_PAIR,
+    classifier: Annotated[Path | None, typer.Option(help="C2T's network, trained on this head.")] = None,
+    prompts: Annotated[int, typer.Option(help="Prompts of each set to judge on.", min=1)] = 80,
+    others: Annotated[int, typer.Option(help="Other prompts of each kind, for choices.", min=1)] = 12,
+    new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most.", min=8)] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0)] = 0.0,
+    json: Json = None,
+) -> None:
+    """Compare trees and chains on one draft head."""
+    loaded = load_pair(pair, draft=draft)
+    network = None if classifier is None else TreeClassifier.from_pretrained(classifier)
+    sets = prompt_sets(data, prompts, others)
+    settings = SweepSettings(limit=None, temperature=temperature, max_new_tokens=new_tokens)
+    ids = encode(loaded, sets.others, new_tokens, settings.sampling).ids
+    field = families(loaded, fit(loaded, ids, settings), network, temperature)
+    costs = measure(field, ids[:MEASURED])
+    chosen = fastest(judge(field, sets.others, settings, "chooses"), costs)
+    points = judge(field, [prompt for of in sets.judged.values() for prompt in of], settings, "judges")
+    lengths = {name: len(of) for name, of in sets.judged.items()}
+    rows = list(figures(points, chosen, costs, lengths))
+    table = [
+        [row["family"], row["setting"], f"{row['tau']:.2f}", f"{row['gamma']:.1f}"]
+        + [short(row[name]) for name in ("against_plain", "against_chain")]
+        for row in rows
+    ]
+    title = f"{loaded.name}, {Path(draft).name}, T = {temperature:g}: {sum(lengths.values())} texts"
+    terminal.table(title, ["family", "setting", "tau", "gamma", "x plain", "x chain"], table)
+    run = {
+        "pair": loaded.name,
+        "draft": loaded.sources["draft"],
+        "temperature": temperature,
+        "sets": lengths,
+        "others": len(sets.others),
+        "max_new_tokens": new_tokens,
+        "verify": [costs.verify.sizes, costs.verify.seconds],
+        "rest": costs.rest,
+        **computed(loaded),
+    }
+    append(json, COMMAND, rows, run)
