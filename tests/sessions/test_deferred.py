@@ -28,7 +28,7 @@ def drafter(name: str):
     return deep_pairs()[name]
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle3", "mtp", "medusa", "lm", "ngrams"])
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "mtp", "medusa", "dspark", "lm", "ngrams"])
 @torch.inference_mode()  # as every loop decodes: some drafts keep tensors from it
 def test_one_late_forward_is_all_the_early_ones(name: str) -> None:
     """Ragged rows, several rounds, and a row that ended in between."""

@@ -140,7 +140,7 @@ class BlockSession:
         if head.state_size:
             self.paths = self.paths.extended(slots, states)
         has_bias = (depth >= head.first_depth) & (depth < self.head.drafts)
-        bias = self.draft.bias(real.take(read)) * real.take(has_bias)[:, None]
+        bias = self.draft.bias(real.take(read * has_bias[..., None]))  # of zeros it is 0
         logits = self.ahead.drafted[real.row, real.take(depth)] + bias
         return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
 

@@ -52,14 +52,15 @@ KINDS: dict[str, dict[str, Any]] = {
 NEUTRAL = {"markov_rank": 0, "enable_confidence_head": False, "output_multiplier": 1, "input_embedding_scale": 1}
 
 Count = Annotated[int, Field(ge=0, le=2**20)]
-LayerIds = Annotated[list[Annotated[int, Field(ge=-1, le=1024)]], Field(min_length=1, max_length=MOST)]
+Outputs = Annotated[list[Annotated[int, Field(ge=-1, le=1024)]], Field(min_length=1, max_length=MOST)]
+Inputs = Annotated[list[Annotated[int, Field(ge=0, le=1024)]], Field(min_length=1, max_length=MOST)]
 Scale = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 # Fields of block drafters, and their types.
 FIELDS: dict[str, Any] = {
     "block_size": Annotated[int, Field(ge=1, le=MOST)],
     "mask_token_id": Count,
-    "target_layer_ids": LayerIds,
-    "aux_hidden_state_layer_ids": LayerIds,
+    "target_layer_ids": Outputs,
+    "aux_hidden_state_layer_ids": Inputs,
     "num_target_layers": Count,
     "target_hidden_size": Size,
     "draft_vocab_size": Size,

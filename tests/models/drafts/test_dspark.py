@@ -19,16 +19,17 @@ from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import load_draft, load_pair
 from c2t.models.wrappers.ngrams import READING, NgramDraft
 from c2t.policies import Eagle2, Plain
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import NextTokenDistributions, Policy
 from c2t.sampling import Sampling
 from c2t.tree import Tree
-from c2t.verification.target_verifier import pad
+from c2t.verification.target_verifier import generate, pad
 from tests import tiny_heads
 from tests.block_reference import after_correction, after_path, block_states
 from tests.models.drafts.test_block import CONFIG, CPU, TARGET, read_by
 from tests.models.drafts.test_medusa import assert_greedy_text_and_replay, assert_law_is_kept
 from tests.rounding import assert_same_sums
-from tests.toys import PROMPTS, VOCABULARY, path_of, randomise, root_of, run
+from tests.table_constraint import follows, rows_of
+from tests.toys import PROMPTS, VOCABULARY, emitted, path_of, randomise, root_of, run
 
 SIZE, RANK = 3, 5
 FORM = BlockForm(
@@ -146,6 +147,18 @@ def test_wrappers_keep_the_confidence() -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_greedy_text_is_the_targets_and_replay_its_rounds(name: str) -> None:
     assert_greedy_text_and_replay(TARGET, draft_of(*FORMS[name]), Eagle2(K=12, levels=3, N=40))
+
+
+def test_constrained_text_is_that_of_plain_decoding() -> None:
+    def write(policy: Policy) -> list[list[int]]:
+        rows = rows_of(len(PROMPTS), VOCABULARY)
+        settings = {"max_new_tokens": 8, "sampling": Sampling(), "constraints": rows}
+        steps = generate(TARGET, draft_of(*FORMS["rnn"]), policy, PROMPTS, **settings)
+        return [tokens[:8] for tokens in emitted(list(steps), len(PROMPTS))]
+
+    texts = write(Eagle2(K=4, levels=3, N=20))
+    assert texts == write(Plain())
+    assert all(follows(text, VOCABULARY) for text in texts)
 
 
 @pytest.mark.slow

@@ -266,6 +266,7 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (speculators("dflash", {"model_type": "gemma4_text"}), "layers of the type gemma4_text are not supported"),
         (speculators("dflash", {"attention_bias": True}), "transformer_layer_config.attention_bias = True"),
         (speculators("dflash", aux_hidden_state_layer_ids=[2, 4, 7]), "must rise, up to 5"),
+        (speculators("dflash", aux_hidden_state_layer_ids=[-1, 2, 4]), "aux_hidden_state_layer_ids"),
         (speculators("dflash", aux_hidden_state_layer_ids=None), "aux_hidden_state_layer_ids is missing"),
         (speculators("dflash", mask_token_id=None), "mask_token_id is missing"),
         (speculators("dflash", draft_vocab_size=VOCABULARY + 1), "draft_vocab_size = 49 is more than"),

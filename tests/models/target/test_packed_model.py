@@ -14,6 +14,8 @@ from c2t.errors import InputError
 from c2t.kernels import decoder_layers
 from c2t.kernels.decoder_layers import Kind, PackedMatrix
 from c2t.kernels.native import kernels
+from c2t.models.drafts.block import BlockForm, BlockHead
+from c2t.models.drafts.block_draft import BlockDraft
 from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.drafts.eagle3 import Eagle3Head, Eagle3Variant
 from c2t.models.drafts.head_draft import EagleDraft
@@ -273,7 +275,7 @@ def test_without_the_kernels_transformers_runs(monkeypatch: pytest.MonkeyPatch) 
     assert target_of(torch.float32).session().packed is None
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "medusa", "dspark"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rounded", [False, True])
 def test_greedy_text_is_the_targets_for_every_head(kind: str, dtype: torch.dtype, rounded: bool) -> None:
@@ -282,12 +284,14 @@ def test_greedy_text_is_the_targets_for_every_head(kind: str, dtype: torch.dtype
     config = LlamaConfig(**{**WHOLE, "num_hidden_layers": 7})
     narrow = LlamaConfig(**{**WHOLE, "num_hidden_layers": 1})
     target = Target(language_model(config).to(dtype).requires_grad_(False), rounded and BYTES_WORK)
-    kinds = {"eagle": EagleHead, "eagle3": Eagle3Head, "mtp": MTPHead, "medusa": MedusaHead}
-    head = kinds[kind](narrow, *{"eagle3": [VOCABULARY], "medusa": [2]}.get(kind, []))
+    kinds = {"eagle": EagleHead, "eagle3": Eagle3Head, "mtp": MTPHead, "medusa": MedusaHead, "dspark": BlockHead}
+    form = BlockForm(4, 0, (1, 2, 3), from_anchor=True, markov_rank=8, confidence=True, confidence_reads_token=True)
+    head = kinds[kind](narrow, *{"eagle3": [VOCABULARY], "medusa": [2], "dspark": [form]}.get(kind, []))
     head = randomise(head, seed=1, spread=0.3).to(dtype).requires_grad_(False).eval()
     head.embed_tokens = target.embed_tokens
     target.tap(head.taps(7))
-    draft = (MedusaDraft if kind == "medusa" else EagleDraft)(head, target.lm_head, rounded)
+    rest = () if kind == "dspark" else (rounded,)
+    draft = {"medusa": MedusaDraft, "dspark": BlockDraft}.get(kind, EagleDraft)(head, target.lm_head, *rest)
     plain, _ = run(target, None, Plain(), PROMPTS, new=16)
     assert target.session().packed is not None
     assert run(target, draft, Eagle2(K=3, levels=3, N=10), PROMPTS, new=16)[0] == plain
