@@ -71,6 +71,13 @@ def test_the_page_of_heads_has_every_pair() -> None:
 IDS = {"mask_token_id": 3, "target_layer_ids": [1, 9]}
 BLOCK = CONFIG | {"block_size": 7, "num_hidden_layers": 2} | IDS
 WINDOWED_BLOCK = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 2048}
+DOMINO = {
+    "projector_type": "domino",
+    "emb_dim": 8,
+    "gru_hidden_dim": 8,
+    "pure_draft_prefix_len": 1,
+    "shift_label": True,
+}
 HEADS = {
     "": (CONFIG, "EAGLE-1/2, reads the target's last state"),
     "MTP": (CONFIG | {"architectures": ["MTPHead"]}, "MTP layer, reads the target's last state"),
@@ -99,6 +106,15 @@ HEADS = {
     "DFlash": (
         CONFIG | {"architectures": ["DFlashDraftModel"], "block_size": 16, "dflash_config": IDS},
         "DFlash (flat), block of 16 in place, reads the outputs of layers 1, 9, no window, not causal",
+    ),
+    "JetSpec": (
+        CONFIG
+        | {"architectures": ["DFlashDraftModel"], "block_size": 16, "dflash_config": IDS | {"causal_head": True}},
+        "DFlash (flat), block of 16 in place, reads the outputs of layers 1, 9, no window, causal",
+    ),
+    "Domino": (
+        CONFIG | {"architectures": ["DFlashDraftModel"], "block_size": 16, "dflash_config": IDS | DOMINO},
+        "Domino (flat), block of 16 from the anchor",
     ),
     "no alignment": (
         BLOCK | {"architectures": ["DSparkDraftModel"], "projector_type": "dspark", "markov_rank": 4},
