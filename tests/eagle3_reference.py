@@ -1,5 +1,5 @@
 """EAGLE-3 heads as they are published, written down again without the library: the files of each layout, and what
-SafeAILab's, SGLang's, vLLM's and speculators' modelling code computes from them, in plain torch.
+SafeAILab's, SGLang's, vLLM's, speculators' and DeepSpec's modelling code computes from them, in plain torch.
 
 A case is (config.json, tensors, Math): the file in its layout's names, and the computation in words of this module.
 """
@@ -21,7 +21,8 @@ SIZES |= {"num_hidden_layers": 1, "rms_norm_eps": 1e-6, "hidden_act": "silu", "v
 @dataclass(frozen=True)
 class Math:
     """What a head computes. head_dim: of attention. rope: (theta, kind, settings). residual: what attention is added
-    to. join: norms before fc ("", "all" or "each"). back: what is fed back. width: of one state of the target."""
+    to. join: norms before fc ("", "all" or "each"). back: what is fed back. width: of one state of the target.
+    windows: of each layer, 0 for none."""
 
     taps: int = 3
     width: int = H
@@ -35,6 +36,7 @@ class Math:
     reduced: int = REDUCED
     fc_bias: bool = False
     attention_bias: bool = False
+    windows: tuple[int, ...] = (0, 0, 0)
 
 
 def weights(maths: Math) -> dict[str, Tensor]:
@@ -112,7 +114,8 @@ def layers(maths: Math, w: dict[str, Tensor], embedded: Tensor, state: Tensor) -
             base = normed if maths.residual == "normed state" else state
         else:
             read, base = norm(SIZES, own, "input_layernorm", state), state
-        hidden = base + attention(SIZES | {"head_dim": maths.head_dim}, own, read, *rotation(maths, len(read)))
+        turns, window = rotation(maths, len(read)), maths.windows[number]
+        hidden = base + attention(SIZES | {"head_dim": maths.head_dim}, own, read, *turns, window)
         state = hidden + mlp(own, norm(SIZES, own, "post_attention_layernorm", hidden))
     return state
 
@@ -178,12 +181,31 @@ def speculators(layer: dict | None = None, **changes) -> dict:
     return {name: value for name, value in (config | changes).items() if value != "left out"}
 
 
+def deepspec(**changes) -> dict:
+    """config.json of deepseek-ai's heads: a copy of the target's, and what DeepSpec's trainer adds."""
+    config = {"architectures": ["Qwen3Eagle3Model"], "model_type": "qwen3", "head_dim": 12, **SIZES, **BOOKKEEPING}
+    config |= {"attention_bias": False, "layer_types": ["full_attention"], "max_position_embeddings": 2048}
+    config |= {"max_window_layers": 36, "sliding_window": None, "use_sliding_window": False, "rope_theta": 500.0}
+    config |= {
+        "num_target_layers": 8,
+        "target_layer_ids": [1, 2, 4, 5, 6],
+        "target_model_name_or_path": "Qwen/Qwen3-4B",
+    }
+    config |= {"draft_num_hidden_layers": 1, "ttt_length": 7, "step_loss_decay": 0.8, "tie_word_embeddings": False}
+    return {name: value for name, value in (config | changes).items() if value != "left out"}
+
+
 SPECULATORS = {"first": "layers.0"}
 QWEN3 = {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 12}
 # Entries that heads' configs have from their targets': the class says what layers a flat head has, not model_type.
 PHI4 = {"model_type": "phi3", "embd_pdrop": 0.0, "resid_pdrop": 0.0, "partial_rotary_factor": 1.0}
 PHI4 |= {"original_max_position_embeddings": 16384}
 QWQ = {"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 64, "sliding_window": 32768}
+# Of speculators' trainer since July 2026; a switch that is off, as in heads for Gemma, asks for nothing.
+WINDOWED = {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["sliding_attention"]}
+OFF = {"use_sliding_window": False, "sliding_window": 3, "layer_types": ["full_attention"]}
+MIXED = WINDOWED | {"num_hidden_layers": 3}
+MIXED |= {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 LINEAR, YARN = {"type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 4.0}
 YARN |= {"original_max_position_embeddings": 512}
 GPT_OSS = YARN | {"beta_fast": 24.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.5}
@@ -210,6 +232,11 @@ LAYOUTS: dict[str, tuple[dict, Math, dict]] = {
     "NeMo": (flat(), Math(), {"prefix": "model."}),
     "phi4": (flat(**PHI4), Math(), {}),
     "qwq": (flat(**QWQ), Math(), {}),
+    "deepseek-ai": (
+        deepspec(),
+        Math(taps=5, query_norm=True, head_dim=12, rope=(500.0, "default", {}), reduced=VOCABULARY),
+        SPECULATORS,
+    ),
     "speculators": (speculators(), Math(), SPECULATORS),
     "norm_before_residual": (speculators(norm_before_residual=True), Math(residual="normed state"), SPECULATORS),
     "flat norm_before_residual": (flat(norm_before_residual=True), Math(residual="normed state"), {}),
@@ -223,6 +250,24 @@ LAYOUTS: dict[str, tuple[dict, Math, dict]] = {
             eagle_aux_hidden_state_layer_ids=[2, 4, 5],
         ),
         Math(residual="normed state", join="all", back="normed output", rope=(500.0, "llama3", LLAMA3)),
+        SPECULATORS,
+    ),
+    "speculators, window": (speculators(WINDOWED), Math(windows=(3,)), SPECULATORS),
+    "speculators, window without a switch": (
+        speculators({name: value for name, value in WINDOWED.items() if name != "use_sliding_window"}),
+        Math(windows=(3,)),
+        SPECULATORS,
+    ),
+    "speculators qwen3, windows in some layers": (
+        speculators({**QWEN3, **MIXED, "rope_parameters": {"sliding_attention": {"rope_theta": 500.0}}}),
+        Math(layers=3, query_norm=True, head_dim=12, windows=(3, 0, 3), rope=(500.0, "default", {})),
+        SPECULATORS,
+    ),
+    "flat, windows in some layers": (flat(**MIXED), Math(layers=3, windows=(3, 0, 3)), {}),
+    "flat, a window that is off": (flat(**OFF), Math(), {}),
+    "speculators, window of one position": (
+        speculators(WINDOWED | {"sliding_window": 1}),
+        Math(windows=(1,)),
         SPECULATORS,
     ),
     "speculators, rope_scaling": (

@@ -99,10 +99,15 @@ def mlp(weight: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def attention(
-    config: dict, weight: dict[str, Tensor], x: Tensor, angle: Tensor | None = None, scale: float = 1.0
+    config: dict,
+    weight: dict[str, Tensor],
+    x: Tensor,
+    angle: Tensor | None = None,
+    scale: float = 1.0,
+    window: int = 0,
 ) -> Tensor:
     """Causal, at positions 0..n-1. angle: of the rotation (n, head_dim), if not the default one; scale: of what is
-    rotated."""
+    rotated; window: positions that a token sees, its own included, 0 for all."""
     heads = config["num_attention_heads"]
     groups = heads // config.get("num_key_value_heads", heads)
     size, length = config.get("head_dim", config["hidden_size"] // heads), len(x)
@@ -123,6 +128,7 @@ def attention(
 
     q, k = rotate(split("q")), rotate(split("k")).repeat_interleave(groups, 0)
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    scores = (q @ k.transpose(1, 2) / size**0.5).masked_fill(future, float("-inf"))
+    past = torch.ones_like(future).tril(-window) if window else torch.zeros_like(future)
+    scores = (q @ k.transpose(1, 2) / size**0.5).masked_fill(future | past, float("-inf"))
     mixed = scores.softmax(-1) @ split("v").repeat_interleave(groups, 0)
     return linear(weight, "self_attn.o_proj", mixed.transpose(0, 1).reshape(length, -1))

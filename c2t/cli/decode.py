@@ -35,7 +35,9 @@ from c2t.study import autotune_cache as tuning
 from c2t.study import batches as batching
 from c2t.study import bench as benchmark
 from c2t.study.autotune import TuneSettings
+from c2t.study.first_guess import first_guess
 from c2t.verification.prompt_ids import check_length
+from c2t.verification.prompts import encode
 
 BENCH = benchmark.BenchSettings()
 TUNED_AT = TuneSettings().temperature
@@ -370,15 +372,35 @@ def _then_and_now(entry: tuning.Tuned, result: benchmark.Bench) -> str:
     )
 
 
+@o.with_models
 def info(
+    context: terminal.Context,
+    models: o.Models,
     name: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="Name of a pair, or folder or Hub id of a pair's part, a classifier or a harvest.",
             parser=o.a_name,
             metavar="NAME",
+            show_default=DEFAULT_PAIR,
         ),
-    ] = DEFAULT_PAIR,
+    ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            help="Decode 64 tokens after a prompt instead, and say how often the draft's first guess was right.",
+            metavar="PROMPT",
+        ),
+    ] = None,
 ) -> None:
     """Describe a pair, a classifier or a harvest."""
-    shared.show(information.info(name))
+    if check is None:
+        if others := set(terminal.given(context)) & set(o.Models._fields):
+            raise InputError(f"--{min(others).replace('_', '-')} is for --check, which loads models: leave it out")
+        shared.show(information.info(DEFAULT_PAIR if name is None else name))
+        return
+    if name is not None and models.pair is not None:
+        raise InputError("NAME and --model both say which model to check: give one of them")
+    pair = shared.load(models if name is None else models._replace(pair=name))
+    (ids,) = encode(pair, [check])
+    terminal.say(first_guess(pair, ids).line)

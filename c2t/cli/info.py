@@ -15,6 +15,7 @@ from c2t.errors import InputError, one_line
 from c2t.kernels.compiled import MARCH, OFF
 from c2t.kernels.decoder_layers import Kind, bf16_is_faster, fastest_in_bf16, int8_is_fastest, works
 from c2t.kernels.native import kernels
+from c2t.models.drafts.heads import summary_of
 from c2t.models.drafts.language_model import is_language_model
 from c2t.models.drafts.published_medusa import PICKLED, is_published
 from c2t.models.gguf.facts import facts_of
@@ -191,8 +192,17 @@ def _model(path: Path) -> Facts:
     weights = sum(file.stat().st_size for file in files)
     size: dict[str, Any] = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
     size |= {"parameters": count} if (count := parameters(path)) else {}
-    about = {name: raw[name] for name in (*names, "max_position_embeddings", "dtype") if name in raw}
+    about: dict[str, Any] = {"head": _head(path)} if title == heads else {}
+    about |= {name: raw[name] for name in (*names, "max_position_embeddings", "dtype") if name in raw}
     return Facts(title, {"folder": path, "fingerprint": fingerprint(path), **about, **size})
+
+
+def _head(path: Path) -> str:
+    """Return what a head is and reads, or why c2t does not read it."""
+    try:
+        return summary_of(path)
+    except InputError as error:
+        return f"cannot be read: {error}"
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:

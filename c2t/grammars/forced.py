@@ -58,20 +58,20 @@ def completed(tree: Tree, constraints: Constraints, left: Sequence[int]) -> Tree
 def _row_trees(tree: Tree, constraints: Constraints) -> list[RowTree | None]:
     """Return the trees of the rows with constraints. Policies of fixed size also take candidates that may not follow,
     where others are too few."""
-    sampled = torch.zeros_like(tree.alive) if tree.proposals is None else tree.proposals.row >= 0
-    columns = tree.token, tree.parent, tree.depth, tree.log_joint, tree.alive, sampled
+    from_draft = torch.zeros_like(tree.alive) if tree.proposals is None else tree.proposals.row >= 0
+    columns = tree.token, tree.parent, tree.depth, tree.log_joint, tree.alive, from_draft
     rows: list[RowTree | None] = []
     for row, of_row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         if constraints.rows[row] is None:
             rows.append(None)
             continue
-        token, parent, _, _, alive, _ = of_row
+        token, parent, depth, log_joint, alive, sampled = of_row
         path: list[Path | None] = [()]
         for slot in range(1, tree.size):
             before = path[parent[slot]] if alive[slot] else None
             follows = before is not None and token[slot] in constraints.draftable(row, before)
             path.append((*before, token[slot]) if follows else None)
-        rows.append(RowTree(*of_row, path))
+        rows.append(RowTree(token, parent, depth, log_joint, alive, sampled, path))
     return rows
 
 

@@ -335,6 +335,14 @@ def test_info_by_name(at_home: Path, name: str, words: str) -> None:
     assert [word for word in words.split("|") if word not in said] == []
 
 
+def test_info_checks_a_heads_first_guesses(at_home: Path) -> None:
+    assert re.fullmatch(r"first guess: \d+ of \d+ tokens .*\n", good("info", "tiny", "--check", "def add(a, b"))
+    assert good("info", "--model", "tiny", "--check", "def add(a, b").startswith("first guess: ")
+    assert "name one with --draft" in refused("info", "tiny", "--check", "def add(a, b", "--draft", "lookup")
+    assert "NAME and --model both say" in refused("info", "tiny", "--model", "tiny", "--check", "def")
+    assert "--draft is for --check" in refused("info", "tiny", "--draft", "eagle")
+
+
 def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
     for place in ("checkpoints/tiny", "checkpoints/local/tiny/classifier", "data/harvest/tiny"):
         assert str(at_home / place) in good("info", at_home / place)

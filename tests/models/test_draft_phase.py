@@ -102,7 +102,7 @@ class LevelByLevel(NamedTuple):
 
 
 KINDS = ["head", "n-grams", "few tokens", "few tokens, n-grams", pytest.param("bytes", marks=needs_bytes)]
-EAGLE3 = ["as published", "other norms, n-grams", "of the target's rows, n-grams"]
+EAGLE3 = ["as published", "other norms, n-grams", "of the target's rows, n-grams", "window of 1", "window of 2"]
 EAGLE3 += [pytest.param("bytes", marks=needs_bytes)]
 
 
@@ -126,6 +126,8 @@ def eagle3(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     head = tiny.draft.head
     if "other norms" in request.param:
         head.variant = replace(head.variant, norm_before_residual=True, norm_output=True)
+    if "window" in request.param:  # shorter than the texts, and than trees are deep
+        head.variant = replace(head.variant, windows=(int(request.param[-1]),))
     if "target's rows" in request.param:  # and texts have tokens of their own
         head.shares_lm_head = True
         head.take_rows(tiny.target.lm_head)

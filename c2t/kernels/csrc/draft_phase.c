@@ -36,7 +36,7 @@ typedef struct {
     float *joint, *score, *entropies, *mosts;
     int64_t *depths, *ranks;
     int64_t *token, *position, *cache_slot, *first, *prefix, *top, *chosen, *retained, *put, *asked, *order;
-    uint8_t *mask, *usable, *stays, *left, *expands;
+    uint8_t *mask, *windowed, *usable, *stays, *left, *expands;
     long entries, candidates;
 } rooms;
 
@@ -47,6 +47,13 @@ static void *reserve(char **room, long size) {
 }
 
 static long most_of(long a, long b) { return a > b ? a : b; }
+
+/* The window of the layers that have one, else 0. */
+static long window_of(const head *h) {
+    long window = 0;
+    for (long l = 0; l < h->count; l++) window = most_of(window, h->layers[l].window);
+    return window;
+}
 
 /* Lay out the rooms from `room` on; return the byte after them. */
 static char *lay_out_rooms(const plan *p, const head *h, const text *t, int threads, char *room, rooms *m) {
@@ -84,6 +91,7 @@ static char *lay_out_rooms(const plan *p, const head *h, const text *t, int thre
     m->stays = reserve(&room, cells), m->left = reserve(&room, cells), m->order = reserve(&room, cells * whole);
     m->asked = reserve(&room, wide * whole), m->expands = reserve(&room, wide);
     m->mask = reserve(&room, wide * key_count);
+    m->windowed = window_of(h) ? reserve(&room, wide * key_count) : m->mask;
     return room;
 }
 
@@ -187,6 +195,20 @@ static void mask_frontier(const head *h, const text *t, const rooms *m, mask_aft
     }
 }
 
+/* Cut the mask of the layers with a window, by positions: a key of the text stands at its own number, and one of the tree
+   at that of its node. */
+static void cut_masks(const text *t, const rooms *m, long many, long key_count, long window) {
+    const trees *tree = &m->tree;
+    memcpy(m->windowed, m->mask, many * key_count);
+    for (long i = 0; i < many; i++) {
+        long r = m->now.row[i], at = r * tree->slots + m->now.slot[i], unseen = m->position[i] - window + 1;
+        uint8_t *sees = m->windowed + i * key_count;
+        if (unseen > 0) memset(sees, 0, unseen < t->lengths[r] ? unseen : t->lengths[r]);
+        for (long a = at; tree->column[a] >= 0; a = r * tree->slots + tree->parent[a])
+            if (t->lengths[r] + tree->depth[a] < unseen) sees[t->text_slots + tree->column[a]] = 0;
+    }
+}
+
 /* Run the draft over the frontier, whose nodes take the cache's columns from `column` on, to its logits. Returns the
    next column, or -1. */
 static long expand(const head *h, const text *t, const rooms *m, long column, int threads) {
@@ -207,9 +229,10 @@ static long expand(const head *h, const text *t, const rooms *m, long column, in
         for (long a = at; tree->column[a] >= 0; a = r * tree->slots + tree->parent[a])
             sees[t->text_slots + tree->column[a]] = 1;
     }
+    if (m->windowed != m->mask) cut_masks(t, m, many, key_count, window_of(h));
     rotations turns = {t->cosine, t->sine, h->layers->dim / 2, t->positions};
     cache keys = {t->keys, t->values, t->head, m->cache_slot, t->text_slots + column, 0};
-    sight seen = {m->first, m->prefix, m->mask, m->mask, key_count, 0};
+    sight seen = {m->first, m->prefix, m->mask, m->windowed, key_count, 0};
     float *taps[h->count + 1];
     memset(taps, 0, sizeof taps);
     float *read = h->base == JOINED ? 0 : m->read;

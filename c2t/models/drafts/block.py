@@ -10,7 +10,8 @@ the anchor (DeepSpec), slot k speaks of the token after, and each of them does. 
 distribution is base, the same on every path; with one it depends on the token before too (`c2t.models.drafts.markov`).
 """
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -25,7 +26,7 @@ from c2t.errors import InputError
 from c2t.models.drafts.block_layers import BlockAttention, BlockLayer, LayerMask
 from c2t.models.drafts.dflash2 import CandidateSelector, DFlash2Form
 from c2t.models.drafts.domino import DominoHead, domino_layers
-from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.eagle import Head, in_words
 from c2t.models.drafts.head_draft import rows_of
 from c2t.models.drafts.markov import ConfidenceHead, MarkovHead, SequentialHead
 from c2t.models.drafts.treeflash import StateCorrection
@@ -41,10 +42,9 @@ class BlockForm:
     there is a confidence head; confidence_reads_token: it reads the Markov embedding of the token before. domino: sizes
     of a Domino head's state and output and its first depth, None for no such head. dflash2: None without its parts.
     treeflash: a path's last token corrects states.
-    draft_vocab:
-    size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
+    draft_vocab: size of the head's own vocabulary, None for the target's. own_lm_head: its LM head is not the target's.
     target_layers: of the target that it was trained for, None if that is not known. layer_masks: of each layer; empty:
-    all layers see all.
+    all layers see all. layout: of its config.json.
     """
 
     size: int
@@ -62,6 +62,7 @@ class BlockForm:
     own_lm_head: bool = False
     target_layers: int | None = None
     layer_masks: tuple[LayerMask, ...] = ()
+    layout: str = field(default="flat", compare=False)
 
 
 class BlockHead(Head):
@@ -104,6 +105,32 @@ class BlockHead(Head):
     @property
     def confidence(self) -> ConfidenceHead | None:
         return self.confidence_head
+
+    @property
+    def summary(self) -> str:
+        """See `Head.summary`."""
+        form = self.form
+        kind = "DSpark" if form.markov_rank or form.confidence else "DFlash2" if form.dflash2 else "DFlash"
+        kind = "Domino" if form.domino else "TreeFlash" if form.treeflash else kind
+        causal = sum(mask.causal for mask in form.layer_masks)
+        some = "" if causal in (0, self.num_layers) else f" in {causal} of {self.num_layers} layers"
+        said = [
+            f"{kind} ({form.layout})",
+            f"block of {form.size} {'from the anchor' if form.from_anchor else 'in place'}",
+            f"reads the outputs of layers {', '.join(map(str, form.layer_ids))}",
+            in_words([mask.window or 0 for mask in form.layer_masks]),
+            f"causal{some}" if causal else "not causal",
+        ]
+        if form.markov_rank:
+            said.append(f"{form.markov_kind} Markov head of rank {form.markov_rank}")
+        return ", ".join(said + ["confidence head"] * form.confidence)
+
+    def realigned(self) -> "BlockHead":
+        """Return the head as it would be read in its other alignment, with the same weights."""
+        other = copy.copy(self)
+        other.from_anchor, other.drafts = not self.from_anchor, self.size - self.from_anchor
+        other.form = replace(self.form, from_anchor=other.from_anchor)
+        return other
 
     @property
     def sequential(self) -> SequentialHead | None:

@@ -64,6 +64,12 @@ class BlockDraft(BaseDraft):
     def hidden_size(self) -> int:
         return self.head.config.hidden_size
 
+    def realigned(self) -> "BlockDraft | None":
+        """See `BaseDraft.realigned`; None also where no slot would then speak of a token."""
+        other = copy.copy(self)
+        other.head = self.head.realigned()
+        return other if other.head.drafts else None
+
     def session(self) -> "BlockSession":
         """Return a new session for one generation."""
         return BlockSession(self)

@@ -5,7 +5,7 @@
 y is the predicted next feature. Slot i of the prefix pairs feature f_i with token i + 1 and stands at position i.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -43,6 +43,11 @@ class Head(nn.Module):
         device = next(self.parameters()).device
         self.rotary = LlamaRotaryEmbedding(self.config).to(device)
         return self
+
+    @property
+    def summary(self) -> str:
+        """Its kind, and the states that it reads, in one line."""
+        return "EAGLE-1/2, reads the target's last state"
 
     def restrict(self, tokens: Int[Tensor, " v"]) -> None:
         """Draft only these tokens, given by rising ids."""
@@ -101,6 +106,15 @@ class EagleHead(Head):
         for layer in self.layers:
             hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
         return hidden
+
+
+def in_words(windows: Sequence[int]) -> str:
+    """Return what the windows of a head's layers are, 0 for none."""
+    sizes = sorted({window for window in windows if window})
+    if not sizes:
+        return "no window"
+    some = "" if all(windows) else f" in {sum(map(bool, windows))} of {len(windows)} layers"
+    return f"window {', '.join(map(str, sizes))}{some}"
 
 
 def _layer(config: LlamaConfig, index: int, qkv_bias: bool) -> LlamaDecoderLayer:

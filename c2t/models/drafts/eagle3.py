@@ -7,7 +7,7 @@ vocabulary. Published heads differ from this in what `Eagle3Variant` lists.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -19,7 +19,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3Decode
 
 from c2t.caches.padded import KVCache
 from c2t.errors import InputError
-from c2t.models.drafts.eagle import Head
+from c2t.models.drafts.eagle import Head, in_words
 from c2t.models.target.offloaded import check_in_memory
 
 
@@ -30,19 +30,35 @@ class Eagle3Variant:
     taps: number of the target's states that the head reads; 0: the post-norm state after the last layer, and no fc.
     inputs: the layers whose inputs these states are, the number of layers standing for the output of the last one
     before the final norm. layer_ids: the same in a config that does not say whether it counts inputs or outputs.
-    Without both of them: a low, a middle and a high layer.
+    Without both of them: a low, a middle and a high layer. target_layers: of the target that it was trained for, None
+    where its config does not say.
     norm_before_fc: all states are normed as one. fc_norm: each is normed by itself. norm_before_residual: the layer
-    adds to norm(g), not to g. norm_output: norm(y), not y, takes the place of g.
+    adds to norm(g), not to g. norm_output: norm(y), not y, takes the place of g. windows: positions that a token sees
+    in each layer, its own included; 0: all. Without them it sees all in every layer. layout: of its config.json.
     """
 
     taps: int = 3
     inputs: tuple[int, ...] | None = None
     layer_ids: tuple[int, ...] | None = None
+    target_layers: int | None = None
     fc_bias: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False
+    windows: tuple[int, ...] = ()
+    layout: str = field(default="flat", compare=False)
+
+    @property
+    def reads(self) -> str:
+        """The target's states that it reads, in words."""
+        if not self.taps:
+            return "the target's last state"
+        if self.inputs is not None:
+            return f"the inputs of layers {', '.join(map(str, self.inputs))}"
+        if self.layer_ids is not None:
+            return f"layers {', '.join(map(str, self.layer_ids))} as its config counts them"
+        return "a low, a middle and a high layer"
 
 
 class Eagle3Head(Head):
@@ -87,6 +103,12 @@ class Eagle3Head(Head):
             self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
 
     @property
+    def summary(self) -> str:
+        """See `Head.summary`."""
+        variant = self.variant
+        return f"EAGLE-3 ({variant.layout}), reads {variant.reads}, {in_words(variant.windows)}"
+
+    @property
     def tokens(self) -> Int[Tensor, " v"] | None:
         """See `Head`."""
         return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t if hasattr(self, "d2t") else None
@@ -101,9 +123,14 @@ class Eagle3Head(Head):
         )
 
     def taps(self, target_layers: int) -> tuple[int, ...]:
-        """See `Head.taps`; InputError for layers that the target does not have, and for ids of which it is not clear
-        whether they count inputs or outputs."""
+        """See `Head.taps`; InputError for another target's head, for layers that the target does not have, and for ids
+        of which it is not clear whether they count inputs or outputs."""
         variant = self.variant
+        if variant.target_layers not in (None, target_layers):
+            raise InputError(
+                f"num_target_layers = {variant.target_layers}, and the target has {target_layers} layers: take the "
+                "head of this target"
+            )
         if not variant.taps:
             return ()
         if variant.inputs is not None:
@@ -136,10 +163,29 @@ class Eagle3Head(Head):
     ) -> Float[Tensor, "B n H"]:
         """See `EagleHead.forward`; features are what `read` returned, or earlier outputs of the head."""
         embedded, rotation = self.embed_tokens(tokens).to(features.dtype), self.rotation(features, positions)
-        hidden = self.midlayer(embedded, features, rotation, mask, cache)
-        for layer in self.layers.values():
+        masks = self._masks(tokens, positions, mask, cache)
+        hidden = self.midlayer(embedded, features, rotation, masks[0], cache)
+        for layer, mask in zip(self.layers.values(), masks[1:], strict=True):
             hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
         return self.norm(hidden) if self.variant.norm_output else hidden
+
+    def _masks(
+        self,
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"] | None,
+        mask: Bool[Tensor, "B 1 n t"] | None,
+        cache: KVCache | None,
+    ) -> list[Bool[Tensor, "_ 1 n t"] | None]:
+        """Return the mask of each layer, cut at its window by the positions of keys, those of trees included."""
+        windows = self.variant.windows or (0,) * self.num_layers
+        if not any(windows):
+            return [mask] * self.num_layers
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        keys = positions if cache is None else cache.positions(positions)
+        back = (positions[:, :, None] - keys[:, None])[:, None]
+        seen = back >= 0 if mask is None else mask
+        return [seen & (back < window) if window else mask for window in windows]
 
     def logits(self, hidden: Float[Tensor, "B n H"], lm_head: Callable[[Tensor], Tensor]) -> Float[Tensor, "B n V"]:
         """Return logits over the target's vocabulary, -inf for tokens that the draft does not have; `lm_head` is not

@@ -67,5 +67,12 @@ def has_eagle_layer(folder: Path) -> bool:
     return not is_published(folder) and eagle_checkpoint.has_eagle_layer(folder)
 
 
+def summary_of(folder: Path) -> str:
+    """Return what the head in a folder is and reads, in one line; InputError for one that cannot be read."""
+    if is_published(folder):
+        return "Medusa, as published, reads the target's last state"
+    return eagle_checkpoint.summary_of(folder)
+
+
 for _name, _part in PARTS.items():
     DRAFTS[_name] = DraftKind(load, _part, eagle_layer=has_eagle_layer, trained=True, summary=SUMMARIES[_name])

@@ -38,6 +38,11 @@ class MedusaHead(EagleHead):
             nn.init.zeros_(block.weight)
             nn.init.zeros_(block.bias)
 
+    @property
+    def summary(self) -> str:
+        """See `Head.summary`."""
+        return f"Medusa-style, {len(self.heads)} heads on an EAGLE layer, reads the target's last state"
+
     def at(self, hidden: Float[Tensor, "*B H"], depth: int) -> Float[Tensor, "*B H"]:
         """Return the state of a depth from the layer's outputs, which are the state of depth 0."""
         return hidden + F.silu(self.heads[depth - 1](hidden)) if depth else hidden

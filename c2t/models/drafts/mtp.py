@@ -27,6 +27,11 @@ class MTPHead(Head):
         self.eh_proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
         self.block = LlamaDecoderLayer(config, 0)
 
+    @property
+    def summary(self) -> str:
+        """See `Head.summary`."""
+        return "MTP layer, reads the target's last state"
+
     def forward(
         self,
         features: Float[Tensor, "B n H"],

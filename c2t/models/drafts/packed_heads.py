@@ -1,6 +1,7 @@
 """EAGLE heads on a CPU as `c2t.kernels.decoder_layers` runs them: snapshots of their modules for decoding."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -77,7 +78,9 @@ class PackedEagle3(PackedHead):
 
     def __init__(self, head: Eagle3Head, rounded: bool):
         first, variant = head.midlayer, head.variant
-        self.decoder = Decoder(LLAMA, (first, *head.layers.values()), head.rotary, rounded)
+        windows = variant.windows or (0,) * head.num_layers
+        family = replace(LLAMA, window=lambda _config, number: windows[number])
+        self.decoder = Decoder(family, (first, *head.layers.values()), head.rotary, rounded)
         layers, norms = self.decoder.layers, (LLAMA.norm(first.input_layernorm), LLAMA.norm(first.hidden_norm))
         base = ResidualInput.NORMED if variant.norm_before_residual else ResidualInput.STATE
         reader, norm = PackedReader(layers.reads, norms), LLAMA.norm(head.norm)

@@ -38,6 +38,15 @@ class BaseDraft(ABC):
     has_graphs: bool = False
     language_models: tuple[PreTrainedModel, ...] = ()
 
+    @property
+    def bare(self) -> "BaseDraft":
+        """The draft without wrappers."""
+        return self
+
+    def realigned(self) -> "BaseDraft | None":
+        """Return the draft as it would be if its files were read in another alignment; None if they have only one."""
+        return None
+
     @abstractmethod
     def session(self) -> "DraftSession":
         """Return a new session for one generation."""
@@ -55,6 +64,11 @@ class WrappedDraft(BaseDraft):
     @property
     def mark(self) -> str:
         return ""
+
+    @property
+    def bare(self) -> BaseDraft:
+        """See `BaseDraft.bare`."""
+        return self.draft.bare
 
     @property
     def hidden_size(self) -> int:

@@ -60,6 +60,7 @@ def flattened(raw: dict[str, Any], path: Path, anchor: bool | None = None) -> di
         "from_anchor": from_anchor,
         "draft_vocab": draft_vocab if draft_vocab != tokens else None,
         "target_layers": given.get("num_target_layers"),
+        "layout": "speculators" if fields.nested else "DeepSpec" if raw.get("architectures") == [DSPARK] else "flat",
         "layer_masks": layer_masks(fields),
     }
     return layers | {FORM: form | _parts(fields, from_anchor)}

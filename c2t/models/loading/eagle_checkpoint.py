@@ -2,6 +2,7 @@
 and shards."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,8 @@ from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.loading import block_config, block_fields, block_weights, eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
+from c2t.models.loading.unread_heads import refuse_unread, refuse_unread_weights
+from c2t.models.target.families import FULL, SLIDING
 from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
@@ -36,9 +39,9 @@ ROPES: dict[str, set[str]] = {
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
     "yarn": {"factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "original_max_position_embeddings"},
 }
+EAGLE = re.compile("ForCausalLM(Eagle)?$")  # classes of EAGLE-1/2 heads, which upstream names by their layer's
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t, which upstream ignores
-_Layer = Annotated[int, Field(ge=0, le=1024)]  # of the target
-_Layers = Annotated[list[_Layer], Field(min_length=1, max_length=eagle3_config.MOST_TAPS)] | None
+_Layers = eagle3_config.LayerIds | None
 PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
 TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
 SUBFOLDERS = "*/*"  # of a repository: other formats, training states
@@ -99,6 +102,7 @@ def load_head(
                 f"{folder}: the draft head has {name} {mine}, the target {theirs}; take the head of this target"
             )
     state = read_weights(folder)
+    refuse_unread_weights(state, folder)
     if eagle3_config.is_eagle3(raw):
         state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
@@ -158,11 +162,17 @@ def _check_draft_vocabulary(head: BlockHead, folder: Path) -> None:
 def has_eagle_layer(folder: Path) -> bool:
     """Return True for the folder of an EAGLE head made of Llama's layers, or of a Medusa-style one on such a layer;
     InputError for a config that is not clear."""
-    if block_fields.is_block(_raw_config(folder)):
-        return False
+    return not block_fields.is_block(_raw_config(folder)) and bool(decoder_layers(_without_weights(folder)))
+
+
+def summary_of(folder: Path) -> str:
+    """Return what a head is and reads, in one line, by its config alone; InputError for one that cannot be read."""
+    return _without_weights(folder).summary
+
+
+def _without_weights(folder: Path) -> Head:
     with torch.device("meta"):
-        head = _build(_read_config(folder), folder)
-    return bool(decoder_layers(head))
+        return _build(_read_config(folder), folder)
 
 
 def _build(raw: dict, folder: Path) -> Head:
@@ -182,8 +192,11 @@ def _head(raw: dict, path: Path) -> Head:
         return BlockHead(_config(raw), block_config.form_of(raw))
     if "medusa_num_heads" in raw:
         return MedusaHead(_config(raw), raw["medusa_num_heads"], raw.get("layer_of"))
-    if raw.get("architectures") == [MTPHead.__name__]:
+    named = raw.get("architectures")
+    if named == [MTPHead.__name__]:
         return MTPHead(_config(raw))
+    if isinstance(named, list) and not all(map(EAGLE.search, map(str, named))):
+        raise InputError(f"architectures = {named} is no kind of head that c2t knows")
     return EagleHead(_config(raw), bias=raw.get("bias", True), qkv_bias=bool(raw.get("qkv_bias", False)))
 
 
@@ -311,6 +324,11 @@ def _variant(head: Eagle3Head) -> dict:
         raw["taps"] = list(variant.inputs)
     if variant.layer_ids is not None:
         raw[eagle3_config.IDS] = list(variant.layer_ids)
+    if variant.target_layers is not None:
+        raw["num_target_layers"] = variant.target_layers
+    if variant.windows:
+        raw |= {"sliding_window": max(variant.windows), "use_sliding_window": True}
+        raw["layer_types"] = [SLIDING if window else FULL for window in variant.windows]
     if config.head_dim != config.hidden_size // config.num_attention_heads:
         raw["head_dim"] = config.head_dim
     return raw | {name: True for name in ("attention_bias", "mlp_bias") if getattr(config, name, False)}
@@ -352,6 +370,10 @@ class _Sizes:
     num_aux_hidden_states: Annotated[int, Field(ge=1, le=eagle3_config.MOST_TAPS)] = 3
     eagle_aux_hidden_state_layer_ids: _Layers = None
     taps: _Layers = None
+    num_target_layers: Layers | None = None
+    layer_types: list[str] | None = None
+    use_sliding_window: bool = False
+    sliding_window: Annotated[int, Field(ge=0, le=2**31)] | None = None
 
 
 def _raw_config(folder: Path) -> dict[str, Any]:
@@ -363,6 +385,7 @@ def _raw_config(folder: Path) -> dict[str, Any]:
 
 def _read_config(folder: Path, anchor: bool | None = None) -> dict:
     raw, path = _raw_config(folder), folder / "config.json"
+    refuse_unread(raw, path)
     if block_fields.is_block(raw):
         raw = block_config.flattened(raw, path, anchor)
     elif eagle3_config.is_eagle3(raw):

@@ -172,5 +172,5 @@ def test_a_folder_is_found_as_a_draft(pickled: bool, home: Path) -> None:
     before = fingerprint(folder)
     write(folder, head_state(hidden=SMALL, vocabulary=SMALL_VOCABULARY, seed=1), pickled)
     assert fingerprint(folder) != before
-    with pytest.raises(InputError, match=r"leave \+taps= out"):
+    with pytest.raises(InputError, match=r"leave \+taps= and \+anchor= out"):
         load_pair("tiny", draft=f"{folder}+taps=0,1,2")

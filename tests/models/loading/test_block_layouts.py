@@ -281,7 +281,7 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (speculators("dflash2", **DFLASH2, sample_from_anchor=True), "sample_from_anchor = True is not known"),
         (dflash({"output_multiplier": 0.5}), "output_multiplier = 0.5 is not known in a head of the kind dflash"),
         (
-            dflash(architectures=["Gemma4DSparkModel"]),
+            dflash(architectures=["OrthrusDFlashModel"]),
             "of this class are not supported; DFlashDraftModel",
         ),
         (treeflash("linear"), "ar_approximation"),

@@ -18,7 +18,21 @@ from c2t.models.target.target import Target
 from c2t.policies import Eagle2, Plain
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.sampling import Sampling
-from tests.eagle3_reference import LAYOUTS, REDUCED, SPECULATORS, Math, draft, file, flat, speculators, weights
+from tests.eagle3_reference import (
+    LAYOUTS,
+    MIXED,
+    QWEN3,
+    REDUCED,
+    SPECULATORS,
+    WINDOWED,
+    Math,
+    deepspec,
+    draft,
+    file,
+    flat,
+    speculators,
+    weights,
+)
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.rounding import assert_same_network
 from tests.toys import (
@@ -49,6 +63,13 @@ def embedding() -> nn.Embedding:
 def write(folder: Path, config: dict, maths: Math, names: dict, **changes) -> Path:
     state = file(weights(maths), **names)
     return write_head(folder, config, {k: v for k, v in (state | changes).items() if v is not None})
+
+
+def math_of(config: dict) -> tuple[Math, dict]:
+    """What a head of three taps computes, and the names in its file."""
+    if "ttt_length" in config:
+        return Math(head_dim=12, query_norm=True, reduced=VOCABULARY), SPECULATORS
+    return Math(), SPECULATORS if "speculators_model_type" in config else {}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -94,6 +115,18 @@ def test_a_head_narrower_than_its_target_brings_its_embedding(tmp_path: Path) ->
 
 
 @torch.no_grad()
+def test_a_head_may_bring_its_embedding(tmp_path: Path) -> None:
+    """DeepSpec's do, and an LM head over all tokens; most are copies of the target's, but nothing says so."""
+    config, maths, names = LAYOUTS["deepseek-ai"]
+    own = torch.randn(VOCABULARY, 32)
+    head = load_head(write(tmp_path, config, maths, names, **{"embed_tokens.weight": own}), embedding())
+    features = torch.randn(len(TEXT), 5 * 32, dtype=torch.float64)
+    hidden = head(head.read(features[None]), torch.tensor([TEXT]))
+    wanted = draft(maths, weights(maths), own.double(), features, TEXT, [])
+    assert_same_network(head.lm_head(head.readable(hidden))[0, -1], wanted)
+
+
+@torch.no_grad()
 def test_a_head_reads_the_embedding_as_it_is_stored(tmp_path: Path) -> None:
     """Gemma's embedding is multiplied in its own forward; engines give heads the table."""
 
@@ -121,12 +154,13 @@ IDS = "eagle_aux_hidden_state_layer_ids"
         (speculators(**{IDS: None}), 36, (2, 18, 33)),
         (speculators(**{IDS: [1, 17, 33]}), 36, (1, 17, 33)),  # speculators counts inputs
         (speculators(**{IDS: [5, 9, 13]}), 36, (5, 9, 13)),
+        (deepspec(target_layer_ids=[1, 17, 33], num_target_layers=36), 36, (2, 18, 34)),  # outputs, whatever they are
+        (deepspec(target_layer_ids=[0, 2, 6]), 8, (1, 3, 7)),
     ],
     ids=lambda value: "" if isinstance(value, dict) else str(value),
 )
 def test_taps_are_those_of_the_config(config: dict, layers: int, taps: tuple, tmp_path: Path) -> None:
-    names = SPECULATORS if "speculators_model_type" in config else {}
-    assert load_head(write(tmp_path, config, Math(), names), embedding()).taps(layers) == taps
+    assert load_head(write(tmp_path, config, *math_of(config)), embedding()).taps(layers) == taps
 
 
 @pytest.mark.parametrize(
@@ -136,11 +170,15 @@ def test_taps_are_those_of_the_config(config: dict, layers: int, taps: tuple, tm
         (flat(**{IDS: [1, 17, 33]}), 28, "taps = 2,18,34: a target of 28 layers has the states 0 to 28"),
         (speculators(**{IDS: [2, 18, 40]}), 36, "taps = 2,18,40: a target of 36 layers"),
         (flat(), 6, "a target of 6 has too few"),
+        (
+            deepspec(target_layer_ids=[1, 2, 6]),
+            9,
+            "num_target_layers = 8, and the target has 9 layers: take the head of",
+        ),
     ],
 )
 def test_taps_that_the_target_lacks_are_refused(config: dict, layers: int, message: str, tmp_path: Path) -> None:
-    names = SPECULATORS if "speculators_model_type" in config else {}
-    head = load_head(write(tmp_path, config, Math(), names), embedding())
+    head = load_head(write(tmp_path, config, *math_of(config)), embedding())
     with pytest.raises(InputError, match=message) as caught:
         head.taps(layers)
     assert "\n" not in str(caught.value)
@@ -168,7 +206,14 @@ def test_states_are_tapped_up_to_the_end_of_the_last_layer() -> None:
 
 @pytest.mark.parametrize(
     ("layout", "temperature"),
-    [("several layers", 0.0), ("one tap", 0.0), ("speculators of 2026", 0.0), ("SafeAILab", 0.0), ("SafeAILab", 0.8)],
+    [
+        ("several layers", 0.0),
+        ("one tap", 0.0),
+        ("speculators of 2026", 0.0),
+        ("flat, windows in some layers", 0.0),
+        ("SafeAILab", 0.0),
+        ("SafeAILab", 0.8),
+    ],
 )
 def test_text_is_the_targets_and_replay_is_live(layout: str, temperature: float, tmp_path: Path) -> None:
     target, sampling = deep_target(), Sampling(temperature, seed=3)
@@ -221,19 +266,28 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
         (flat(logit_scale=0.5), "logit_scale = 0.5 is not supported, only 1"),
         (flat(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
         (flat(quantization_config={"bits": 4}), "quantization_config = .* is not known"),
-        (flat(layer_types=["sliding_attention"]), "layer_types = .*full_attention"),
+        (flat(layer_types=["chunked_attention"]), "layer_types = 'chunked_attention' is not supported"),
         (flat(layer_types=3), "layer_types = 3"),
-        (speculators({"use_sliding_window": True, "sliding_window": 4}), "use_sliding_window = True is not supported"),
+        (flat(layer_types=["sliding_attention"]), "sliding_attention needs sliding_window"),
+        (flat(**WINDOWED | {"sliding_window": 0}), "sliding_attention needs sliding_window"),
+        (flat(**WINDOWED | {"sliding_window": -4}), "sliding_window = -4 must be at least 0"),
+        (flat(**WINDOWED | {"layer_types": 4 * ["sliding_attention"]}), "layer_types one entry for each of num_hidden"),
+        (flat(**WINDOWED | {"use_sliding_window": False}), "use_sliding_window is false, and layer_types has some"),
+        (flat(**WINDOWED | {"layer_types": None}), "use_sliding_window is true, and layer_types has no sliding"),
+        (
+            speculators(QWEN3 | MIXED | {"use_sliding_window": None}),
+            "use_sliding_window is false, and layer_types has some",
+        ),
         (flat(eagle_config={"use_mtp_layernorm": True}), "use_mtp_layernorm = True is not supported"),
         (flat(eagle_config={"draft_vocab_size": 9}), "draft_vocab_size is there twice"),
         (flat(eagle_config=[1]), "eagle_config must be objects"),
-        (flat(model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"]), "layers of the type 'deepseek_v3'"),
+        (flat(model_type="granite", architectures=["GraniteForCausalLM"]), "layers of the type 'granite'"),
         (
             flat(original_max_position_embeddings=64, rope_scaling={"type": "yarn"}),
             "original_max_position_embeddings = 64",
         ),
         (speculators({"model_type": "gemma2"}), "layers of the type 'gemma2'"),
-        (speculators(speculators_model_type="peagle"), "a speculators head of the kind 'peagle'"),
+        (speculators(speculators_model_type="hydra"), "a speculators head of the kind 'hydra'"),
         (speculators(norm_before_residual="left out"), "norm_before_residual is missing, which speculators takes"),
         (flat(norm_before_residual="yes"), "norm_before_residual = 'yes'"),
         (flat(fc_norm=True, norm_before_fc=True), "exclude each other"),
@@ -249,13 +303,21 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
         (flat(rope_scaling={"rope_type": "llama3", "factor": 2.0}), "no head can be built"),
         (flat(eagle_config={"use_aux_hidden_state": False}, fc_norm=True), "there is no fc for norms"),
         (flat(architectures=3, draft_vocab_size={}), "draft_vocab_size = {} must be"),
+        (flat(target_layer_ids=[1, 2, 3]), r"target_layer_ids = \[1, 2, 3\] is not known"),
+        (deepspec(num_hidden_layers=2), "num_hidden_layers = 2: Qwen3Eagle3Model is supported with one layer only"),
+        (deepspec(draft_num_hidden_layers=2), "draft_num_hidden_layers = 2: Qwen3Eagle3Model"),
+        (deepspec(num_target_layers="left out"), "num_target_layers: .* must be a whole number"),
+        (deepspec(target_layer_ids="left out"), "target_layer_ids: .* must be a list"),
+        (deepspec(target_layer_ids=[-1, 2, 3]), "target_layer_ids.* at least 0"),
+        (deepspec(target_layer_ids=[3, 2, 1]), r"target_layer_ids = \[3, 2, 1\] must rise, up to 6"),
+        (deepspec(target_layer_ids=[1, 2, 7]), "output would be read after the final norm"),
+        (deepspec(is_causal=False), "is_causal = False is not supported"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_not_understood_is_refused_by_name(config: dict, message: str, tmp_path: Path) -> None:
-    names = SPECULATORS if "speculators_model_type" in config else {}
     with pytest.raises(InputError, match=message) as caught:
-        load_head(write(tmp_path, config, Math(), names), embedding())
+        load_head(write(tmp_path, config, *math_of(config)), embedding())
     assert "\n" not in str(caught.value)
 
 

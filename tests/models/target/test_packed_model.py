@@ -2,6 +2,7 @@
 
 import copy
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -123,10 +124,11 @@ HEADS = {
     "eagle3, biased": lambda: Eagle3Head(LlamaConfig(**SIZES, attention_bias=True), 32),
     "eagle3, norm before residual": lambda: variant_of(norm_before_residual=True),
     "eagle3, norm of the output": lambda: variant_of(norm_output=True),
+    "eagle3, a window in one layer": lambda: variant_of(windows=(0, 4)),
 }
 
 
-def variant_of(**changes: bool) -> Eagle3Head:
+def variant_of(**changes: Any) -> Eagle3Head:
     return Eagle3Head(TWO_LAYERS, 32, variant=Eagle3Variant(**changes))
 
 
