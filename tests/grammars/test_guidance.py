@@ -264,6 +264,16 @@ def test_trees_of_the_fused_phase_are_those_of_its_steps(monkeypatch: pytest.Mon
     assert sum(len(tokens[0]) for tokens in found[True]) > 20
 
 
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+@needs_smollm2
+def test_nothing_is_drafted_where_the_next_tokens_must_follow() -> None:
+    text = "the only sentence that this constraint allows, whatever a draft would say"
+    found = SpeculativeDecoder(smollm2(), POLICY).generate([[5, 6]], 40, constraint=Grammar.choice([text]))
+    assert found.text == text
+    assert found.statistics[0].accepted[0] > POLICY.levels
+    assert sum(found.statistics[0].passes) == 0
+
+
 def test_a_request_without_a_grammar_keeps_its_text() -> None:
     decoder, texts = BatchDecoder(tiny(), POLICY, max_rows=4), {}
     for constraint in (None, Grammar.json_schema(SCHEMAS["list"])):
