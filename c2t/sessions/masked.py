@@ -42,8 +42,8 @@ class MaskedSession(WrappedSession):
         return with_masks(rows, tree, slots, constraints) if constraints else rows
 
     def grow_tree(self, plan: Any, root: Root, **inputs: Any) -> Grown | None:
-        """See `c2t.models.drafts.session.DraftSession.grow_tree`; nothing is drafted where tokens that must follow, which
-        join the tree later, are as many as it has levels."""
+        """See `c2t.models.drafts.session.DraftSession.grow_tree`. Nothing is drafted where as many tokens must
+        follow as it has levels: they join the tree later."""
         if constraints := self.constraints():
             inputs["mask_after"] = constraints.draftable
             if all(len(constraints.forced(row, ())) >= plan.levels for row in range(len(root.token))):

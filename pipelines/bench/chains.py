@@ -1,12 +1,12 @@
-"""What a tree gains over a chain on one draft head that has a confidence, and over the chain that this confidence cuts.
+"""Trees against chains on one draft head that has a confidence, the chain that this confidence cuts among them.
 
     c2t draft train --target smollm2 --kind dspark --out work/dspark
     python -m pipelines.bench chains --draft work/dspark/draft --data FOLDER --json data/results/chains.jsonl
 
 All rules read the same distributions of the same head, and their rounds are counted by exact replay on the same texts.
 Two comparisons: tokens verified at equal acceptance length, and tokens per second. A round's seconds are those of the
-target's forward over its tokens, by one measured curve, and of the rest of a real round, measured with each rule. So
-all pay for the whole draft. Estimates are calibrated, and settings of the second comparison chosen, on other prompts.
+target's forward over its tokens, by one measured curve, and of the rest of a real round, which contains the whole
+draft and is measured with each setting. Estimates are calibrated, and settings are chosen, on other prompts.
 
 At T > 0 the drafted tokens are the most probable ones. The chain of sampled tokens, which is DeepSpec's own rule, is
 judged too, by live runs.
@@ -240,8 +240,8 @@ def fastest(points: Sequence[Point], costs: Costs) -> dict[str, str]:
     return {family: name for family, (_, name) in best.items()}
 
 
-def _sums(point: Point, place: slice = slice(None)) -> tuple[int, int, int]:
-    return sum(point.rounds[place]), sum(point.accepted[place]), sum(point.verified[place])
+def _sums(point: Point, prompts: slice = slice(None)) -> tuple[int, int, int]:
+    return sum(point.rounds[prompts]), sum(point.accepted[prompts]), sum(point.verified[prompts])
 
 
 def speeds(points: Sequence[Point], costs: Costs) -> list[tuple[Interval, Interval]]:

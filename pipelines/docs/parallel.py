@@ -7,7 +7,7 @@ from pipelines.docs.result_lines import Line, computed, lines, source
 FIT, BOTH = "medusa+fit", "medusa+fit+ngrams"
 MARGINALS, UNTRAINED = "all on marginals", "all training-free"
 SHOWN_TAUS = (0.8, 1.0, 1.4, 1.8, 2.2)
-IN_BRIEF = ("plain", "eagle", "eagle+ngrams", "medusa", "medusa+ngrams", "medusa+bigrams", FIT, BOTH)
+IN_BRIEF = ("plain", "eagle", "eagle+ngrams", "medusa", "medusa+ngrams", FIT)
 
 
 def conditioned() -> str:

@@ -92,6 +92,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "heads-moe": partial(heads.others, r"Qwen3-(30B-A3B|Coder)|gpt-oss"),
     "vllm-acceptance": vllm_acceptance,
     "own-model": own_model.own_model,
+    "own-model-gemma-lookup": partial(own_model.gemma, "copies of the text"),
+    "own-model-gemma-head": partial(own_model.gemma, "head3"),
     "grammar": grammar.grammar,
     "grammar-texts": grammar.texts,
     "grammar-ended": grammar.ended,
