@@ -41,6 +41,7 @@ def draft() -> None: ...
 def train(
     models: o.Models,
     prompts: o.Prompts = None,
+    data: o.Rows = None,
     minutes: Annotated[float, typer.Option(help="Train for so long, earlier runs in the same folder included.")] = 30.0,
     kind: Annotated[
         Literal["eagle", "eagle3", "medusa", "dspark"],
@@ -76,19 +77,22 @@ def train(
         raise InputError(f"--draft {models.draft}: a head begins from nothing, or from --begin; leave --draft out")
     if export and kind != "eagle3":
         raise InputError(f"--export {export} is for EAGLE-3 heads: give --kind eagle3, or leave it out")
+    if data and prompts:
+        raise InputError("--prompts are questions of texts that the model generates: leave them out with --data-path")
     settings = training.DraftSettings(kind=kind, minutes=minutes)
     pair, target = pair_and_target(models.pair, models.target)
     turns = [prompt.turns[0] for prompt in shared.read(prompts or [])]
     loaded = shared.load(models._replace(pair=pair, target=target, draft=LOOKUP))
     folder = out or default_out(loaded)
     with progress_bar("draft train", "seconds") as report:
-        done = training.train(loaded, folder, questions.sources(loaded, turns), settings, begin, report)
+        done = training.train(loaded, folder, questions.sources(loaded, turns), settings, begin, report, data)
     if export:
         terminal.say(f"for vLLM: {export_speculators(done.head, loaded.target, loaded.sources['target'][0])}")
     choice = tuned(loaded, done, settings)
     terminal.say(
         f"{done.head}: agrees with the target on {done.progress.agreement:.0%} of the tokens of texts that it has not "
-        f"learned from ({done.written:,} tokens generated, {done.progress.positions:,} positions learned)"
+        f"learned from ({done.written:,} tokens {'read' if data else 'generated'}, {done.progress.positions:,} "
+        "positions learned)"
     )
     terminal.say(f"the fastest here on such texts: {choice.summary}")
     terminal.say(f"use it with: c2t generate {shared.typed(models)}TEXT")

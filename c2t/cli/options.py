@@ -186,6 +186,16 @@ Prompts = Annotated[
         parser=a_path,
     ),
 ]
+Rows = Annotated[
+    Path | None,
+    _run(
+        "Learn from speculators' rows with hidden states (prepare_data.py's folder), not from texts.",
+        "--data-path",
+        metavar="FOLDER",
+        show_default="none",
+        parser=a_path,
+    ),
+]
 Limit = Annotated[
     int | None,
     _run("Prompts to use, of all files alike."),

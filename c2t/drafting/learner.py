@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from c2t.drafting.kinds import HeadKind
 from c2t.drafting.library import Text
 from c2t.drafting.losses import index_in_text
-from c2t.drafting.rows import epoch, rows_of, thinned
+from c2t.drafting.rows import best_of, epoch, rows_of, thinned
 from c2t.kernels.decoder_layers import bf16_is_faster
 from c2t.models.drafts.eagle import Head
 
@@ -166,10 +166,11 @@ class Learner:
         with self.averaged() as head, compute(device):
             lm_head = self.rows(tokens)
             for batch in epoch(texts, ROWS, 0):
-                rows = thinned(rows_of(batch).to(device), self.kind.every)
+                rows = thinned(rows_of(batch), self.kind.every)
+                best, rows = best_of(batch, rows.judged).to(device), rows.to(device)
                 states = self.kind.states(head, rows)
                 later = (index_in_text(rows) >= self.kind.ahead).nonzero()[:, 0]
                 guess = tokens[(head.readable(states[later - self.kind.ahead]) @ lm_head.T).argmax(-1)]
-                same += int((guess == rows.best[rows.judged][later]).sum())
+                same += int((guess == best[later]).sum())
                 count += len(later)
         return same / max(1, count)

@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
@@ -17,12 +18,36 @@ from c2t.storage.atomic import new_file
 VALIDATION = 16  # one question in so many is for validation, with every answer to it
 
 
-class Text(NamedTuple):
+@runtime_checkable
+class Text(Protocol):
     """One text of the target: ids; how many of them are the question; the target's most probable token at every
-    generated position; states at all positions except the last one, after the final norm and as the head reads them.
+    generated position; states at all m positions except the last one, after the final norm and as the head reads them.
 
-    turn: the question in words. learned: False if it is for validation.
+    turn: the question in words. learned: False if it is for validation. answer: the generated tokens.
     """
+
+    @property
+    def ids(self) -> Int[Tensor, " n"]: ...
+    @property
+    def question(self) -> int: ...
+    @property
+    def best(self) -> Int[Tensor, " g"]: ...
+    @property
+    def features(self) -> Float[Tensor, "m H"]: ...
+    @property
+    def inputs(self) -> Float[Tensor, "m D"]: ...
+    @property
+    def turn(self) -> str: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def learned(self) -> bool: ...
+    @property
+    def answer(self) -> Int[Tensor, " g"]: ...
+
+
+class WrittenText(NamedTuple):
+    """A text that the target has written here, and the source of its question."""
 
     ids: Int[Tensor, " n"]
     question: int
@@ -36,25 +61,18 @@ class Text(NamedTuple):
 
     @property
     def answer(self) -> Int[Tensor, " g"]:
-        """The generated tokens."""
         return self.ids[self.question :]
 
 
-class Library:
-    """The texts of a folder; their states stay on disk until they are used. taps: states of tapped layers are stored,
-    too, and shards without them are left out.
+class Corpus:
+    """Texts to learn from and to judge by.
 
-    written: generated tokens. bytes: of the shards. asked: questions of a source at a temperature.
+    origin: folder of rows that they are read from, "" for texts of the target's own. written: tokens of their answers.
+    shared: number of tokens that all texts begin with: those of the chat template.
     """
 
-    def __init__(self, folder: Path, taps: bool):
-        self.folder, self.taps = folder, taps
-        self.texts: list[Text] = []
-        self.asked: Counter[tuple[str, float]] = Counter()
-        self.number = self.bytes = 0
-        self._turns: dict[str, bool] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            self._read(path)
+    def __init__(self, texts: Sequence[Text] = (), origin: str = ""):
+        self.texts, self.origin = list(texts), origin
 
     @property
     def written(self) -> int:
@@ -71,10 +89,26 @@ class Library:
 
     @property
     def shared(self) -> int:
-        """Number of tokens that all texts begin with: those of the chat template."""
         first = self.texts[0].ids
         same = [int((text.ids[: len(first)] == first[: len(text.ids)]).cumprod(0).sum()) for text in self.texts]
         return min(*same, *(text.question - 1 for text in self.texts))
+
+
+class Library(Corpus):
+    """The texts of a folder; their states stay on disk until they are used. taps: states of tapped layers are stored,
+    too, and shards without them are left out.
+
+    bytes: of the shards. asked: questions of a source at a temperature.
+    """
+
+    def __init__(self, folder: Path, taps: bool):
+        super().__init__()
+        self.folder, self.taps = folder, taps
+        self.asked: Counter[tuple[str, float]] = Counter()
+        self.number = self.bytes = 0
+        self._turns: dict[str, bool] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            self._read(path)
 
     def add(self, texts: Texts, turns: list[str], source: str, temperature: float) -> None:
         """Store a batch of texts as the next shard."""
@@ -109,4 +143,6 @@ class Library:
         self.asked[source, temperature] += len(turns)
         for turn, text, question, tops, after, read in zip(turns, ids, questions, best, features, inputs, strict=True):
             learned = self._turns.setdefault(turn, len(self._turns) % VALIDATION > 0)
-            self.texts.append(Text(text, question, tops, after[:-1], read[:-1], turn, source, temperature, learned))
+            self.texts.append(
+                WrittenText(text, question, tops, after[:-1], read[:-1], turn, source, temperature, learned)
+            )

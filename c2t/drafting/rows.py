@@ -15,14 +15,13 @@ class Rows(NamedTuple):
     """Texts padded on the right. inputs[:, j] and ids[:, j + 1] make slot j, which predicts features[:, j + 1].
 
     inputs: what the head reads. judged: slots whose prediction is compared with the truth; one run of them in each
-    text. best: the target's most probable token after a slot's prediction, in answers.
+    text.
     """
 
     ids: Int[Tensor, "B n"]
     inputs: Float[Tensor, "B n-1 D"]
     features: Float[Tensor, "B n-1 H"]
     judged: Bool[Tensor, "B n-2"]
-    best: Int[Tensor, "B n-2"]
 
     def to(self, device: torch.device) -> "Rows":
         """Return the rows on this device."""
@@ -37,11 +36,16 @@ def rows_of(texts: list[Text], begin: int | None = None) -> Rows:
     predicted = torch.arange(1, ids.shape[1] - 1)  # the position of slot j's prediction
     first = torch.tensor([text.question - 1 if begin is None else min(begin, text.question - 1) for text in texts])
     judged = (predicted >= first[:, None]) & (predicted < (lengths - 1)[:, None])
+    return Rows(ids, padded(text.inputs for text in texts), padded(text.features for text in texts), judged)
+
+
+def best_of(texts: list[Text], judged: Bool[Tensor, "B n"]) -> Int[Tensor, " m"]:
+    """Return the target's most probable token after the prediction of each of these slots, which are of answers."""
     best = torch.zeros_like(judged, dtype=torch.long)
     for row, text in enumerate(texts):
         start = text.question - 2  # the slot before the first answer's token; of a question of one token there is none
         best[row, max(0, start) : len(text.ids) - 2] = text.best[max(0, -start) :]
-    return Rows(ids, padded(text.inputs for text in texts), padded(text.features for text in texts), judged, best)
+    return best[judged]
 
 
 def thinned(rows: Rows, every: int) -> Rows:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from c2t.drafting.kinds import KINDS, Given, widened
 from c2t.drafting.learner import RATE, Learner, frequent
-from c2t.drafting.library import Library
+from c2t.drafting.library import Corpus, Library
 from c2t.drafting.ngram_weights import learn_weights
 from c2t.drafting.questions import TEMPERATURES, Source, encoded
 from c2t.drafting.texts import write
@@ -79,7 +79,7 @@ class DraftSettings:
 @dataclass(frozen=True)
 class Progress:
     """Figures of a training: seconds, steps and positions learned from; the agreement of the best head so far, and
-    the number of texts that it was judged on."""
+    the number of texts that it was judged on. data: folder of the rows that it learns from, "" for texts."""
 
     __pydantic_config__ = CLOSED
     seconds: float = 0.0
@@ -87,6 +87,7 @@ class Progress:
     positions: int = 0
     agreement: float = 0.0
     judged: int = 0
+    data: str = ""
 
 
 class DraftTraining(NamedTuple):
@@ -120,11 +121,13 @@ def train(
     settings: DraftSettings = DraftSettings(),
     begin: str | Path | None = None,
     progress: ProgressCallback = lambda done, of, doing: None,
+    data: Path | None = None,
 ) -> DraftTraining:
     """Train a head for the pair's target in the folder `out`, and the weights of its n-grams; go on from what is
-    there. sources: of questions, asked in turn. begin: a head to begin from.
+    there. sources: of questions, asked in turn. begin: a head to begin from. data: a folder of speculators' rows, in
+    place of texts (`c2t.drafting.speculators_rows`).
 
-    InputError for settings, a folder or a head that do not fit, before anything is written.
+    InputError for settings, a folder, rows or a head that do not fit, before anything is written.
     """
     folder = fetch(pair.sources["target"][0])
     mark = weights_fingerprint(folder)
@@ -132,14 +135,19 @@ def train(
     kind = KINDS[settings.kind]
     pair.target.tap(default_taps(pair.target.num_layers) if kind.taps else ())
     begun = None if begin is None else read_begun(begin, settings.kind, pair)
+    rows: Corpus | None = None
+    if data is not None:
+        from c2t.drafting.speculators_rows import SpeculatorsRows  # noqa: PLC0415 - only rows need pyarrow
+
+        sources, rows = {}, SpeculatorsRows(data, pair, settings.kind)
     with locked(out), noted(out / kind.part):
-        run = TrainingRun(pair, out, sources, settings, begun, progress)
+        run = TrainingRun(pair, out, sources, settings, begun, progress, rows)
         run.until_the_end()
         link_from_cache(folder, out)
-        texts, until = run.library.validation, time.monotonic() + MOST_NGRAMS * settings.last_minutes * 60
+        texts, until = run.corpus.validation, time.monotonic() + MOST_NGRAMS * settings.last_minutes * 60
         learn_weights(out / kind.part, pair.target, texts, until)
         asked = list(dict.fromkeys(text.turn for text in texts))
-        return DraftTraining(out / kind.part, run.done, run.library.written, asked)
+        return DraftTraining(out / kind.part, run.done, run.corpus.written, asked)
 
 
 @contextmanager
@@ -148,7 +156,8 @@ def noted(head: Path) -> Iterator[None]:
     try:
         yield
     except Stopped as stopped:
-        there = "the best head so far" if (head / "config.json").exists() else "texts, and no head yet"
+        there = "texts, and no head yet" if (head.parent / TEXTS).exists() else "no head yet"
+        there = "the best head so far" if (head / "config.json").exists() else there
         stopped.add_note(f"{head} has {there}; the same command goes on")
         raise
 
@@ -192,7 +201,8 @@ def link_from_cache(target: Path, out: Path) -> None:
 
 
 class TrainingRun:
-    """One call of `train`: rounds of generating and learning, from what is in the folder.
+    """One call of `train`: rounds of generating and learning, from what is in the folder. rows: to learn from, in place
+    of texts that are generated.
 
     done: what was learned here, earlier calls included.
     """
@@ -205,6 +215,7 @@ class TrainingRun:
         settings: DraftSettings,
         begun: Head | None,
         progress: ProgressCallback,
+        rows: Corpus | None,
     ):
         self.mark = weights_fingerprint(fetch(pair.sources["target"][0]))
         self.pair, self.out, self.settings, self.progress = pair, out, settings, progress
@@ -213,6 +224,7 @@ class TrainingRun:
         if settings.kind == "medusa" and begun is None and not self._stored("eagle"):
             raise InputError(f"{out}: a Medusa-style head has the layer of an EAGLE-1 head: train that first")
         self.library = Library(out / TEXTS, self.kind.taps)
+        self.corpus = rows or self.library
         self.done = self._read_progress()
         self.learner: Learner | None = None
         self.batch = FIRST_BATCH
@@ -227,7 +239,7 @@ class TrainingRun:
             def elapsed(start: float = start, before: float = before) -> float:
                 return before + time.monotonic() - start
 
-            if not self.library.learned or elapsed() < UNTIL * self.settings.seconds:
+            if not self.corpus.learned or (self.sources and elapsed() < UNTIL * self.settings.seconds):
                 self._generate(start + GENERATING * left, elapsed)
                 left *= 1 - GENERATING
             self._learn(time.monotonic() + left, elapsed)
@@ -264,9 +276,9 @@ class TrainingRun:
     def _learn(self, end: float, elapsed: Callable[[], float]) -> None:
         learner = self._learner()
         learner.learn(
-            self.library.learned,
+            self.corpus.learned,
             self.tokens,
-            self.library.shared,
+            self.corpus.shared,
             end,
             lambda: elapsed() / self.settings.seconds,
             lambda: self._report(elapsed(), "learns"),
@@ -276,7 +288,7 @@ class TrainingRun:
         """Return the learner, which the first round makes once there are texts."""
         target, vocabulary = self.pair.target, len(self.pair.target.lm_head.weight)
         if self.learner is None:
-            texts, head = self.library.learned, self.begun
+            texts, head = self.corpus.learned, self.begun
             self.tokens = frequent(texts, vocabulary)
             if (self.folder / WEIGHTS).is_file():
                 head = self._stored(self.settings.kind)
@@ -287,7 +299,7 @@ class TrainingRun:
             self.learner = Learner(head.to(target.device), self.kind, target.lm_head, rate)
             self._read_weights(self.learner)
         if not self.kind.own_tokens:
-            self.tokens = frequent(self.library.learned, vocabulary)
+            self.tokens = frequent(self.corpus.learned, vocabulary)
         elif self.learner.head.tokens is not None:  # they stay the same
             self.tokens = self.learner.head.tokens.cpu()
         return self.learner
@@ -299,7 +311,7 @@ class TrainingRun:
 
     def _keep(self, seconds: float) -> None:
         """Judge the round's head, store it if it is the best so far, and store what is needed to go on."""
-        learner, validation = self.learner, self.library.validation[:JUDGED]
+        learner, validation = self.learner, self.corpus.validation[:JUDGED]
         agreement = learner.agreement(validation, self.tokens)
         # Agreements on different texts do not compare; and the head that learned longest is the better guess then.
         best = len(validation) != self.done.judged or agreement >= self.done.agreement
@@ -309,7 +321,9 @@ class TrainingRun:
             learner.positions,
             agreement if best else self.done.agreement,
             len(validation),
+            self.corpus.origin,
         )
+        update_provenance(self.out, {"target_weights": self.mark})
         with paths.replacing(self.folder) as folder:
             save_file({name: tensor.contiguous() for name, tensor in learner.state().items()}, folder / WEIGHTS)
             (folder / PROGRESS).write_text(json.dumps(asdict(self.done)))
@@ -334,8 +348,16 @@ class TrainingRun:
         )
 
     def _read_progress(self) -> Progress:
-        file = self.folder / PROGRESS
-        return from_json(Progress, read_file(file), file) if file.is_file() else Progress()
+        """Return the figures of earlier calls. InputError if they learned from other rows than this one, or from texts
+        and this one does not."""
+        file, origin = self.folder / PROGRESS, self.corpus.origin
+        if not file.is_file():
+            return Progress()
+        done = from_json(Progress, read_file(file), file)
+        if done.data != origin:
+            before = f"the rows in {done.data}" if done.data else "texts that the target generated"
+            raise InputError(f"{self.out} has a head that learned from {before}: go on so, or choose another --out")
+        return done
 
     def _read_weights(self, learner: Learner) -> None:
         """Give the learner what an earlier call has learned here. InputError for a damaged file."""

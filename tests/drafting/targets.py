@@ -5,7 +5,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from c2t.drafting import kinds
-from c2t.drafting.library import Text
+from c2t.drafting.library import Text, WrittenText
 from c2t.models.drafts.eagle import EagleHead, Head
 from c2t.models.target.target import Target
 
@@ -21,11 +21,11 @@ def small_target() -> Target:
     return loaded
 
 
-def text_of(ids: list[int], question: int, source: str = "code", width: int = SIZES["hidden_size"]) -> Text:
+def text_of(ids: list[int], question: int, source: str = "code", width: int = SIZES["hidden_size"]) -> WrittenText:
     states, inputs = torch.randn(len(ids) - 1, SIZES["hidden_size"]), torch.randn(len(ids) - 1, width)
     answer = torch.tensor(ids[question:], dtype=torch.int32)
     number = torch.tensor(ids, dtype=torch.int32)
-    return Text(number, question, answer, states, inputs, "asked", source, 0.0, True)
+    return WrittenText(number, question, answer, states, inputs, "asked", source, 0.0, True)
 
 
 def some_texts(kind: str) -> list[Text]:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from c2t.drafting import losses
 from c2t.drafting.kinds import KINDS
-from c2t.drafting.rows import rows_of, thinned
+from c2t.drafting.rows import best_of, rows_of, thinned
 from c2t.models.target.target import Target
 from tests.drafting.targets import END, SIZES, in_float32, new_head, small_target, some_texts, text_of
 from tests.rounding import assert_same_sums
@@ -18,7 +18,8 @@ def target() -> Target:
 
 
 def test_rows_judge_the_answers_positions_only() -> None:
-    rows = rows_of([text_of([3, 4, 5, 6, 7, END], 3), text_of([3, 4, END], 1)])
+    texts = [text_of([3, 4, 5, 6, 7, END], 3), text_of([3, 4, END], 1)]
+    rows = rows_of(texts)
     # Slot j predicts state j + 1, from which token j + 2 is drawn: the answer's tokens begin at place `question`.
     assert rows.judged.tolist() == [[False, True, True, True], [True, False, False, False]]
     learned = rows_of([text_of(list(range(30)), 26), text_of([3, 4, END], 1)], 24)
@@ -26,7 +27,7 @@ def test_rows_judge_the_answers_positions_only() -> None:
     assert rows.ids.shape == (2, 6)
     assert rows.features.shape == (2, 5, SIZES["hidden_size"])
     assert rows.inputs.shape == (2, 5, SIZES["hidden_size"])
-    assert rows.best[rows.judged].tolist() == [6, 7, END, END]
+    assert best_of(texts, rows.judged).tolist() == [6, 7, END, END]
     assert thinned(rows, 2).judged.tolist() == [[False, True, False, True], [True, False, False, False]]
 
 

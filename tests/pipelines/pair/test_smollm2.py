@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from c2t.drafting.library import Text
+from c2t.drafting.library import WrittenText
 from c2t.drafting.rows import rows_of
 from c2t.drafting.texts import write
 from c2t.errors import InputError
@@ -49,7 +49,9 @@ def test_a_fit_learns_what_the_marginals_leave_out(monkeypatch: pytest.MonkeyPat
     asked = [[0, number % 40 + 300, number + 400] for number in range(24)]
     found = write(pair.target, asked, 0.0, 24, 0, frozenset())
     parts = zip(found.ids.split(27), found.best.split(24), found.features.split(27), strict=True)
-    texts = [Text(ids.int(), 3, best, states[:-1], states[:-1], "", "", 0.0, True) for ids, best, states in parts]
+    texts = [
+        WrittenText(ids.int(), 3, best, states[:-1], states[:-1], "", "", 0.0, True) for ids, best, states in parts
+    ]
     monkeypatch.setattr(fit, "EPOCHS", 20)
     monkeypatch.setattr(fit, "WARMUP", 5)
     head, tokens, weight = pair.draft.head, torch.arange(8192), pair.target.lm_head.weight
