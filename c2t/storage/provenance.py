@@ -32,8 +32,12 @@ def hardware() -> str:
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{processor()}, {cores} cores"
+    return f"{processor()}, {cores()} cores"
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor() -> str:
