@@ -3,8 +3,8 @@
 import json
 import math
 import signal
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -96,10 +96,11 @@ def test_a_signal_leaves_the_head_and_no_rows(pair: Pair, monkeypatch: pytest.Mo
 
 
 def test_rows_are_harvested_until_the_time_is_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(head_classifier, "train", lambda folders, *_, **__: seen.extend(range(len(folders))))
-    until = time.monotonic() + 1
-    clock = iter([until - 1, until - 0.5, until])
-    monkeypatch.setattr(head_classifier, "time", type("", (), {"monotonic": lambda: next(clock)}))
-    train_classifier(pair, QUESTIONS * 2, until, SMALL)
-    assert seen == [0, 1]
+    def count(folders: list[Path], *_: object, **__: object) -> None:
+        raise InputError(f"{len(folders)} harvests")
+
+    monkeypatch.setattr(head_classifier, "train", count)
+    clock = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(head_classifier, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(InputError, match="2 harvests"):
+        train_classifier(pair, QUESTIONS * 2, 3.0, SMALL)
