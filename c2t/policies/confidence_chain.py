@@ -23,8 +23,9 @@ from c2t.tree import Tree
 
 @dataclass(frozen=True)
 class ConfidenceChain:
-    """The most probable token, up to `length` times, cut at the most profitable length by what the draft or its logits
-    say of acceptance. (By the draft's probability of the token, this chain is `caddtree:K=1`.)
+    """A chain of the most probable tokens, cut at the length that is expected to be the fastest.
+
+    (By the draft's own probability of a token, this chain is `caddtree:K=1`.)
 
     by: the number x of a position that says most of acceptance. "confidence": the logit of the draft's confidence head
     (DSpark). "margin": the largest logit less the second, which vLLM takes for other heads. The estimate is
