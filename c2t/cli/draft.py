@@ -22,7 +22,6 @@ from c2t.output.progress import progress_bar
 from c2t.policies.spec import describe, split
 from c2t.replay.prompts import Prompt
 from c2t.storage import paths
-from c2t.storage.provenance import cores
 from c2t.study import autotune as tuning
 
 if TYPE_CHECKING:  # they take a second, or need an extra
@@ -89,7 +88,6 @@ def train(
     turns = [prompt.turns[0] for prompt in shared.read(prompts or [])]
     loaded = shared.load(models._replace(pair=pair, target=target, draft=LOOKUP))
     folder = out or default_out(loaded)
-    warn_if_busy(loaded)
     with progress_bar("draft train", "seconds") as report:
         done = training.train(loaded, folder, questions.sources(loaded, turns), settings, begin, report)
     if export:
@@ -122,14 +120,6 @@ def default_out(pair: Pair) -> Path:
     target = Path(pair.sources["target"][0])
     comes_along = target.is_relative_to(paths.shipped()) or target.is_relative_to(paths.cache())
     return in_cache(target) if comes_along or not os.access(target, os.W_OK) else target / FOLDER
-
-
-def warn_if_busy(pair: Pair) -> None:
-    """Say what to do where other processes use the cores on which a head learns."""
-    on_cores = pair.target.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
-    if on_cores and hasattr(os, "getloadavg") and os.getloadavg()[0] > cores():
-        line = "the machine is busy: set OMP_NUM_THREADS=1, or training takes several times as long"
-        terminal.say(line, error=True)
 
 
 def with_head(pair: Pair, done: "DraftTraining") -> Pair:

@@ -8,11 +8,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from c2t.cli import draft, shared
+from c2t.cli import shared
 from c2t.cli.app import app
 from c2t.cli.options import Models
 from c2t.models.loading import load, own_model
-from c2t.models.loading.load import Pair
 from tests.small_pair import TURNS, write_prompts
 
 
@@ -80,24 +79,6 @@ def test_wrong_input_is_one_line_and_nothing_is_written(words: str, said: str, t
     assert said in done.output
     assert len(done.output.strip().splitlines()) == 1
     assert sorted(home.rglob("*")) == before
-
-
-@pytest.mark.parametrize(("load", "threads", "said"), [(99.0, None, True), (99.0, "1", False), (0.0, None, False)])
-def test_a_busy_machine_is_named_before_training(
-    load: float,
-    threads: str | None,
-    said: bool,
-    small_pair: Pair,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if threads:
-        monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(draft, "cores", lambda: 2)
-    draft.warn_if_busy(small_pair)
-    assert capsys.readouterr().err.startswith("the machine is busy: set OMP_NUM_THREADS=1") is said
 
 
 def test_a_folder_without_a_tokenizer_is_refused(target: Path) -> None:
