@@ -297,7 +297,7 @@ def bench(
     terminal.say(reports.bench_remarks(result))
     if tuned:
         terminal.say(_then_and_now(entry, result))
-    configuration = benchmark.configuration(pair, settings, files, classifier or pair.name)
+    configuration = benchmark.configuration(pair, settings, files, classifier or str(pair.classifier))
     terminal.result(json, "bench", benchmark.figures(result), configuration)
 
 
@@ -341,14 +341,14 @@ def _tuned(
 ) -> tuple[Pair, Policy, tuning.Tuned]:
     """Return what c2t tune chose for so many prompts of this pair at this temperature on this device, and the pair with
     its draft. reference: of --classifier. InputError for a policy that reads a classifier by a path or a Hub id, unless
-    that is given: a file of the cache cannot ask for one."""
+    that is given or the pair's own: a file of the cache cannot ask for one."""
     entry = tuning.lookup(tuning.key(pair, batch, temperature))
     pair = with_ngrams(pair) if entry.ngrams else pair
     costs = shared.costs(pair, tensor_parallel)
-    load = shared.Classifier(pair.name, entry.classifier, pair.target.device)
+    load = shared.Classifier(pair.classifier, entry.classifier, pair.target.device)
 
     def classifier(name: str | None = None) -> TreeClassifier:
-        if name is None and not is_name(entry.classifier) and entry.classifier != reference:
+        if name is None and not is_name(entry.classifier) and entry.classifier not in (reference, str(pair.classifier)):
             raise InputError(f"the policy was tuned with another classifier: give --classifier {entry.classifier}")
         return load(name)
 

@@ -1,27 +1,32 @@
 """The command that trains a draft head for a target: draft train."""
 
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 import typer
 
-from c2t.classifier import TreeClassifier
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
 from c2t.cli.help import Command, CommandGroup
-from c2t.errors import InputError
+from c2t.costs.policy_text import policy_for
+from c2t.errors import InputError, one_line
 from c2t.models.drafts.uniform import LOOKUP
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.loading.own_model import pair_and_target
 from c2t.models.loading.trained import FOLDER, in_cache
 from c2t.output.progress import progress_bar
-from c2t.policies.spec import describe, parse, split
+from c2t.policies.spec import describe, split
 from c2t.replay.prompts import Prompt
 from c2t.storage import paths
 from c2t.study import autotune as tuning
+
+if TYPE_CHECKING:  # they take a second, or need an extra
+    from c2t.drafting.train import DraftSettings, DraftTraining
+    from c2t.training.result import Result
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -30,6 +35,8 @@ app = typer.Typer(
     help="Train a draft head for a model of your own: c2t draft train.",
 )
 TRIED = ("chain", "threshold")  # policies: with all that tune tries, each would decode one short text in the time
+JUDGING = 16  # questions that trees are tried on; the classifier learns from the others
+TUNING = 1 / 2  # share of the last minutes that stays for it
 
 
 @app.callback()
@@ -63,7 +70,7 @@ def train(
     ] = None,
     json: o.Json = None,
 ) -> None:
-    """Train a draft head for a model, on texts that the model generates itself.
+    """Train a draft head for a model, on texts that the model generates itself, and a classifier for it.
 
     Every command finds the head by the weights of its target: c2t generate --model X needs no --draft.
     There is a usable head after the first minutes, and Ctrl-C keeps the best so far; the same command goes on.
@@ -88,15 +95,26 @@ def train(
         done = training.train(loaded, folder, questions.sources(loaded, turns), settings, begin, report, data)
     if export:
         terminal.say(f"for vLLM: {export_speculators(done.head, loaded.target, loaded.sources['target'][0])}")
-    choice = tuned(loaded, done, settings)
+    with training.noted(done.head):
+        both = with_head(loaded, done)
+        network = classifier_for(both, done, settings)
+        choice = tuned(both, done, settings, network)
     terminal.say(
         f"{done.head}: agrees with the target on {done.progress.agreement:.0%} of the tokens of texts that it has not "
         f"learned from ({done.written:,} tokens {'read' if data else 'generated'}, {done.progress.positions:,} "
         "positions learned)"
     )
+    if network:
+        terminal.say(f"{network.out}: its classifier, with {network.metrics.recall:.0%} recall at threshold one half")
     terminal.say(f"the fastest here on such texts: {choice.summary}")
     terminal.say(f"use it with: c2t generate {shared.typed(models)}TEXT")
-    figures = {"head": str(done.head), "written": done.written, **asdict(done.progress), "tuned": choice.summary}
+    figures = {
+        "head": str(done.head),
+        "classifier": network and str(network.out),
+        "written": done.written,
+        **asdict(done.progress),
+        "tuned": choice.summary,
+    }
     about = {"target": loaded.sources["target"], "begin": begin, **asdict(settings), "dtype": loaded.arithmetic}
     terminal.result(json, "draft train", figures, about)
 
@@ -108,19 +126,44 @@ def default_out(pair: Pair) -> Path:
     return in_cache(target) if comes_along or not os.access(target, os.W_OK) else target / FOLDER
 
 
-def tuned(pair: Pair, done: Any, settings: Any) -> tuning.Tuning:
-    """Find the fastest policy for the head on questions that it has not learned from, and name it in the folder's
-    provenance.json."""
+def with_head(pair: Pair, done: "DraftTraining") -> Pair:
+    """Return the pair with the trained head as its draft."""
+    dtype = getattr(torch, pair.target.rounded_to) if pair.target.rounded else None
+    return load_pair(target=pair.sources["target"][0], draft=str(done.head), dtype=dtype, device=pair.target.device)
+
+
+def validation(done: "DraftTraining") -> list[Prompt]:
+    """Return the questions that the head has not learned from."""
+    return [Prompt(number, "", [turn], "validation") for number, turn in enumerate(done.validation)]
+
+
+def classifier_for(pair: Pair, done: "DraftTraining", settings: "DraftSettings") -> "Result | None":
+    """Train a classifier for the head on questions that trees are not tried on; where that cannot be, say why and
+    return None."""
+    try:
+        from c2t.study.head_classifier import train_classifier  # noqa: PLC0415 - needs an extra
+
+        with progress_bar("classifier", "texts") as report:
+            until = done.end - TUNING * settings.last_minutes * 60
+            return train_classifier(pair, validation(done)[JUDGING:], until, progress=report)
+    except (InputError, ModuleNotFoundError) as error:
+        terminal.say(f"no classifier was trained: {one_line(error)}", error=True)
+        return None
+
+
+def tuned(pair: Pair, done: "DraftTraining", settings: "DraftSettings", network: "Result | None") -> tuning.Tuning:
+    """Find the fastest policy for the head on questions that neither it nor its classifier has learned from, and name
+    it in the folder's provenance.json."""
     from c2t.drafting.train import update_provenance  # noqa: PLC0415
 
-    dtype = getattr(torch, pair.target.rounded_to) if pair.target.rounded else None
-    both = load_pair(target=pair.sources["target"][0], draft=str(done.head), dtype=dtype, device=pair.target.device)
-    prompts = [Prompt(number, "", [turn], "validation") for number, turn in enumerate(done.validation)]
     specs = [spec for spec in split(tuning.DEFAULT_CANDIDATES) if spec.startswith(TRIED)]
-    search = tuning.TuneSettings(ngrams=True, minutes=settings.last_minutes, limit=min(16, len(prompts)))
+    if network:
+        specs += [spec for spec in split(tuning.DEFAULT_CANDIDATES) if spec.startswith("c2t:") and "levels" in spec]
+    minutes = max(TUNING * settings.last_minutes, (done.end - time.monotonic()) / 60)
+    prompts = validation(done)[:JUDGING]
+    search = tuning.TuneSettings(ngrams=True, minutes=minutes, limit=len(prompts))
+    candidates = [policy_for(pair, spec) for spec in specs]
     with progress_bar("tune", "texts") as report:
-        result = tuning.tune(
-            both, [parse(spec, TreeClassifier.from_pretrained) for spec in specs], prompts, search, progress=report
-        )
+        result = tuning.tune(pair, candidates, prompts, search, progress=report)
     update_provenance(done.head.parent, {"policy": describe(result.best.policy), "ngrams": result.best.ngrams})
     return result

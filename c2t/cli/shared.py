@@ -73,7 +73,7 @@ def read(files: list[Path]) -> list[Prompt]:
 class Classifier:
     """Function that loads the classifier of --classifier, or else a pair's own, for the policies that read one."""
 
-    def __init__(self, pair: str, reference: str | None, device: torch.device | str = "cpu"):
+    def __init__(self, pair: str | Path, reference: str | None, device: torch.device | str = "cpu"):
         self.pair, self.reference, self.device, self.used = pair, reference, device, False
 
     def __call__(self, name: str | None = None) -> TreeClassifier:
@@ -101,7 +101,7 @@ def policies(
 ) -> list[Policy]:
     """Return the policies that these texts describe, see `parse`. reference: of --classifier; InputError if none of
     them reads one."""
-    classifier = Classifier(pair.name, reference, pair.target.device)
+    classifier = Classifier(pair.classifier, reference, pair.target.device)
     parsed = [parse(spec, classifier, rates, costs, **defaults) for spec in specs]
     classifier.check()
     return parsed
@@ -119,7 +119,8 @@ def costs(pair: Pair, tensor_parallel: bool = False) -> Callable[..., RoundCosts
 def available(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     """Return those of a command's default policies that need no classifier, and print why, if the pair has none."""
     learned = [spec for spec in specs if spec == "budget" or spec.partition(":")[0] == "c2t"]
-    if not learned or reference or checkpoints.find(pair.name, checkpoints.CLASSIFIER):
+    its = pair.classifier != pair.name or checkpoints.find(pair.name, checkpoints.CLASSIFIER)
+    if not learned or reference or its:
         return list(specs)
     parts = {part: shlex.quote(source) for part, (source, _) in pair.sources.items()}
     models = (

@@ -84,7 +84,7 @@ def sweep(
     rates = acceptance.lookup(loaded, temperature, rule)
     if grid == sweeping.DEFAULT_GRID:
         grid = ",".join(shared.available(loaded, classifier, split(grid)))
-    network = shared.Classifier(loaded.name, classifier, loaded.target.device)
+    network = shared.Classifier(loaded.classifier, classifier, loaded.target.device)
     candidates = sweeping.candidates(grid, network, rates, shared.costs(loaded))
     network.check()
     candidates += sweeping.oracles() if oracle else []

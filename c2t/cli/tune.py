@@ -118,7 +118,8 @@ def tune(
     with progress_bar("tune", "texts") as report:
         result = tuning.tune(loaded, candidates, turns, replace(settings, minutes=left), progress=report)
     key = tuned.key(loaded, batch, temperature)
-    configuration = {**key, "classifier": classifier or loaded.name, "prompts": [Path(path).name for path in files]}
+    network = classifier or str(loaded.classifier)
+    configuration = {**key, "classifier": network, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)
     terminal.table(*table(result))
     terminal.say("acceptance length: new tokens a round (tau + 1); gamma: verified tokens a round, root included")
@@ -127,9 +128,7 @@ def tune(
     for line in options:
         terminal.say(line)
     chosen = result.best
-    choice = tuned.Tuned(
-        describe(chosen.policy), classifier or loaded.name, chosen.tokens_per_second, configuration, chosen.ngrams
-    )
+    choice = tuned.Tuned(describe(chosen.policy), network, chosen.tokens_per_second, configuration, chosen.ngrams)
     terminal.say(f"stored in {tuned.store(key, choice)}; use it with: c2t generate {shared.typed(models)}--tuned TEXT")
     try:
         if figure:

@@ -19,7 +19,7 @@ def policy_for(pair: Pair, policy: Policy | str) -> Policy:
     if not isinstance(policy, str):
         return policy
 
-    def classifier(name: str = pair.name) -> TreeClassifier:
+    def classifier(name: str | Path = pair.classifier) -> TreeClassifier:
         return TreeClassifier.from_pretrained(name, device=pair.target.device)
 
     return parse(policy, classifier, costs=partial(costs_of, pair))

@@ -44,7 +44,7 @@ WEIGHTS, PROGRESS = "weights.safetensors", "progress.json"
 QUESTION_TOKENS, ANSWER_TOKENS = 512, 160  # at most; longer answers are cut
 FIRST_BATCH, LARGEST_BATCH = 16, {"cpu": 64, "cuda": 256}  # texts generated together
 MOST_BYTES = 8 * 2**30  # of texts
-LAST_STEPS = 1 / 6  # share of the time for what comes after learning: n-grams, tuning
+LAST_STEPS = 1 / 6  # share of the time for what comes after learning: n-grams, a classifier, tuning
 ROUNDS, SHORTEST, LONGEST = 12, 15.0, 120.0  # number of rounds; seconds of one
 GENERATING, UNTIL = 0.5, 0.75  # share of a round for new texts, up to this share of the time
 MOST_NGRAMS = 1 / 4  # share of the last minutes for evidence on n-grams
@@ -92,12 +92,13 @@ class Progress:
 
 class DraftTraining(NamedTuple):
     """Result of a training. head: its folder. written: tokens of the texts. validation: questions that the head has not
-    learned from."""
+    learned from. end: of the last minutes, by `time.monotonic`."""
 
     head: Path
     progress: Progress
     written: int
     validation: list[str]
+    end: float
 
 
 def check_out(out: Path, mark: str) -> None:
@@ -144,10 +145,11 @@ def train(
         run = TrainingRun(pair, out, sources, settings, begun, progress, rows)
         run.until_the_end()
         link_from_cache(folder, out)
-        texts, until = run.corpus.validation, time.monotonic() + MOST_NGRAMS * settings.last_minutes * 60
-        learn_weights(out / kind.part, pair.target, texts, until)
+        texts, last = run.corpus.validation, settings.last_minutes * 60
+        end = time.monotonic() + last
+        learn_weights(out / kind.part, pair.target, texts, end - (1 - MOST_NGRAMS) * last)
         asked = list(dict.fromkeys(text.turn for text in texts))
-        return DraftTraining(out / kind.part, run.done, run.corpus.written, asked)
+        return DraftTraining(out / kind.part, run.done, run.corpus.written, asked, end)
 
 
 @contextmanager

@@ -4,11 +4,12 @@ import errno
 import os
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from c2t.errors import InputError
 
@@ -23,11 +24,11 @@ def check_utf8(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock of the folder `path`: the file .NAME.lock next to it, which names the holder.
 
-    Raises InputError that names the holder if another one writes there, and OSError. The file of a killed process
-    locks nothing: the lock is the system's, not the file.
+    Raises InputError that names the holder if another one writes there, and OSError. wait: instead it warns, and waits
+    until that one has ended. The file of a killed process locks nothing: the lock is the system's, not the file.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +36,7 @@ def locked(path: Path) -> Iterator[None]:
     if file.is_symlink():  # who holds the lock would be written to where it leads
         file.unlink()
     try:
-        lock = FileLock(file, fallback_to_soft=False).acquire(blocking=False)
+        lock = _acquired(file, wait)
     except Timeout as error:
         if not file.exists():  # it could not be made, for filelock a race with a process that deletes it
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
@@ -52,6 +53,20 @@ def locked(path: Path) -> Iterator[None]:
         finally:
             # While it is held: a process that has opened it sees that it is gone, and opens it again.
             file.unlink(missing_ok=True)
+
+
+def _acquired(file: Path, wait: bool) -> AcquireReturnProxy:
+    """Return the held lock. Raises Timeout if another process holds it, unless this one waits."""
+    lock = FileLock(file, fallback_to_soft=False)
+    try:
+        return lock.acquire(blocking=False)
+    except Timeout:
+        if not wait:
+            raise
+        if not file.exists():  # its holder has just ended; or it cannot be made, for which nobody would wait
+            return lock.acquire(timeout=1)
+        warnings.warn(f"waits for {_holder(file)}, which writes {file.parent}", stacklevel=5)
+        return lock.acquire()
 
 
 def _holder(file: Path) -> str:

@@ -31,6 +31,7 @@ def test_a_trained_head_is_found_by_generate(target: Path, tmp_path: Path) -> No
     done = c2t("draft", "train", *words)
     assert done.exit_code == 0, done.output
     assert "agrees with the target on" in done.output
+    assert "no classifier was trained: 0 questions are too few, it needs 16" in done.output
     assert f"use it with: c2t generate --model {target}" in done.output
     line = json.loads(figures.read_text())
     assert line["figures"]["steps"] > 0 if "figures" in line else line["steps"] > 0

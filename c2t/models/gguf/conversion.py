@@ -1,39 +1,63 @@
 """A GGUF file as a checkpoint in transformers' form, in c2t's cache: converted once, and then found by its bytes."""
 
-import hashlib
 import shutil
 import warnings
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
 from transformers import PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from c2t.errors import InputError
+from c2t.errors import InputError, one_line
 from c2t.models.gguf.config import config_of, generation_of
-from c2t.models.gguf.reader import Gguf, opened, read_header
+from c2t.models.gguf.reader import Gguf, read_header
+from c2t.models.gguf.sources import mark_of, remember, remove_unused
 from c2t.models.gguf.stored import size_of, store
 from c2t.models.gguf.tokenizer import tokenizer_of
 from c2t.models.gguf.weights import Weight, weights_of
+from c2t.storage.lock import locked
 from c2t.storage.paths import cache, replacing
 from c2t.storage.tensors import Planned, write_tensors
 
 FORM = 2  # of converted checkpoints; another number converts every file again
 WEIGHTS = "model.safetensors"
-HEAD = 64 * 2**20  # bytes of a file that are read whole to know it again, the header among them; and 64 KiB of each MiB
 RESERVE = 64 * 2**20  # free bytes that stay after a conversion, and the tokenizer's
 
 
 def converted(path: Path) -> Path:
     """Return the folder with the checkpoint of a GGUF file, which is converted unless it was before.
 
-    The folder appears complete or not at all, in `c2t.storage.paths.cache`. Raises InputError for a file that c2t does
-    not read, and for a disk without room.
+    The folder appears complete or not at all, in `c2t.storage.paths.cache`. While another process converts the file,
+    this one waits. A new conversion removes those of files that have changed or are gone. Raises InputError for a file
+    that c2t does not read, and for a disk without room.
     """
-    folder = cache() / "gguf" / f"{FORM}-{mark_of(path)}" / (path.stem or "target")
-    if not (folder / "config.json").is_file():
+    mark = mark_of(path)
+    folder = cache() / "gguf" / f"{FORM}-{mark}" / (path.stem or "target")
+
+    def make() -> None:
         convert(read_header(path), folder, with_blocks=True)
+        remove_unused(folder)
+
+    once(folder, make)
+    remember(folder, path, mark)
     return folder
+
+
+def once(folder: Path, make: Callable[[], None]) -> None:
+    """Make a checkpoint in a folder unless it is there; while another process makes it, wait for that one."""
+    try:
+        if not is_made(folder):
+            with locked(folder.parent, wait=True):
+                if not is_made(folder):
+                    make()
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {one_line(error)}") from error
+
+
+def is_made(folder: Path) -> bool:
+    """Return True if a checkpoint is in the folder."""
+    return (folder / "config.json").is_file()
 
 
 def convert(file: Gguf, folder: Path, with_blocks: bool = False) -> None:
@@ -75,15 +99,3 @@ def check_room(folder: Path, size: int) -> None:
             f"{folder}: {free // 2**20} MiB free, the converted target needs {needed // 2**20}; make room there, or "
             "name another folder in $C2T_CACHE"
         )
-
-
-def mark_of(path: Path) -> str:
-    """Return a short hash of a file: its size, its first HEAD bytes, and 64 KiB of every MiB after them."""
-    digest = hashlib.sha256()
-    with opened(path) as (file, size):
-        digest.update(f"{size} ".encode())
-        digest.update(file.read(HEAD))
-        for offset in range(HEAD, size, 2**20):
-            file.seek(offset)
-            digest.update(file.read(2**16))
-    return digest.hexdigest()[:16]

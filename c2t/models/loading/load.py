@@ -21,7 +21,7 @@ from c2t.models.loading.load_target import AS_STORED, DEFAULT, ROUNDED, Dtype, l
 from c2t.models.loading.names import PLACES, DraftName, kind_of, parse, parts, place_in, place_of
 from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.models.loading.registry import DRAFTS, ENDINGS, DraftKind, DraftRequest
-from c2t.models.loading.trained import trained_for
+from c2t.models.loading.trained import classifier_of, trained_for
 from c2t.models.target import gguf_target
 from c2t.models.target.target import Target
 from c2t.models.target.tensor_parallel import local_device
@@ -71,6 +71,14 @@ class Pair:
         """Folder that the draft's own folder lies in, with their provenance.json; None for a draft without a folder."""
         draft = Path(self.sources["draft"][0].removesuffix(NGRAMS))
         return draft.parent if draft.is_dir() else None
+
+    @property
+    def classifier(self) -> str | Path:
+        """The place of the pair's classifier: next to its head if one is there, else by the pair's name."""
+        folder = self.heads and classifier_of(Path(parse(self.sources["draft"][0]).name).resolve())
+        if folder and checkpoints.is_classifier(folder) and folder != checkpoints.find(self.name, "classifier"):
+            return folder
+        return self.name
 
     @property
     def marks(self) -> dict[str, str]:

@@ -35,6 +35,12 @@ def trained_for(folder: Path) -> str | None:
     return facts_of(folder).target_weights
 
 
+def classifier_of(head: Path) -> Path:
+    """Return the folder of a head's classifier: `classifier` next to `draft`, `classifier_eagle3` next to
+    `draft_eagle3`."""
+    return head.with_name(head.name.replace("draft", paths.CLASSIFIER, 1))
+
+
 def in_cache(target: Path) -> Path:
     """Return the folder of a target's heads in c2t's cache: where its own folder has none, or a link to another one."""
     return paths.cache() / "heads" / weights_fingerprint(target)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from c2t.errors import InputError
-from c2t.models.gguf.conversion import convert
+from c2t.models.gguf.conversion import convert, once
 from c2t.models.gguf.reader import read_header
 from c2t.storage.paths import root
 
@@ -50,15 +50,17 @@ def not_there() -> str:
 def install(target: Path, gguf: Path | None = None) -> Path:
     """Convert the GGUF (default: the package's) into a checkpoint in the folder `target`, unless one is there already.
 
-    Returns `target`, which appears complete or not at all. Raises InputError if the file is missing, truncated or
-    another one, and if the disk has no room.
+    Returns `target`, which appears complete or not at all. While another process converts it, this one waits.
+    Raises InputError if the file is missing, truncated or another one, and if the disk has no room.
     """
-    if (target / "config.json").exists():
-        return target
-    source = installed() if gguf is None else gguf
-    check_file(source)
-    file = read_header(source)
-    convert(file._replace(entries=file.entries | SPLIT), target)
+
+    def make() -> None:
+        source = installed() if gguf is None else gguf
+        check_file(source)
+        file = read_header(source)
+        convert(file._replace(entries=file.entries | SPLIT), target)
+
+    once(target, make)
     return target
 
 
