@@ -121,6 +121,13 @@ def test_alignments_read_other_slots() -> None:
         assert rows.confidence is None
 
 
+@pytest.mark.parametrize(
+    ("name", "has_other"), [("vanilla", True), ("in place", True), ("dflash2", False), ("treeflash", False)]
+)
+def test_formats_with_one_alignment_have_no_other(name: str, has_other: bool) -> None:
+    assert (draft_of(*FORMS[name]).realigned() is not None) == has_other
+
+
 @torch.no_grad()
 def test_the_root_has_a_bias() -> None:
     draft = draft_of()
