@@ -189,7 +189,7 @@ def _logistic(samples: Sequence[tuple[float, bool]]) -> tuple[float, float]:
     if len(set(accepted)) < 2:
         return 1.0, 0.0
     model = LogisticRegression().fit(np.clip(x, -20, 20), accepted)
-    return float(model.coef_[0, 0]), float(model.intercept_[0])
+    return round(float(model.coef_[0, 0]), 3), round(float(model.intercept_[0]), 3)
 
 
 def judge(field: Field, prompts: Sequence[Prompt], settings: SweepSettings, doing: str) -> list[Point]:
