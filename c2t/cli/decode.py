@@ -396,7 +396,10 @@ def info(
     """Describe a pair, a classifier or a harvest."""
     if check is None:
         if others := set(terminal.given(context)) & set(o.Models._fields):
-            raise InputError(f"--{min(others).replace('_', '-')} is for --check, which loads models: leave it out")
+            named = f"--{min(others).replace('_', '-')}"
+            raise InputError(
+                f"{named} is for --check PROMPT, which loads models; c2t info FOLDER describes a draft alone"
+            )
         shared.show(information.info(DEFAULT_PAIR if name is None else name))
         return
     if name is not None and models.pair is not None:

@@ -20,6 +20,7 @@ from c2t.models.drafts.language_model import is_language_model
 from c2t.models.drafts.published_medusa import PICKLED, is_published
 from c2t.models.gguf.facts import facts_of
 from c2t.models.gguf.reader import is_gguf
+from c2t.models.loading.block_fields import is_block
 from c2t.models.loading.eagle_checkpoint import download_size, fetch, shared_layer
 from c2t.models.loading.fingerprint import ending_files, fingerprint
 from c2t.models.loading.names import drafts_of, parts
@@ -183,7 +184,7 @@ def _model(path: Path) -> Facts:
         classifier = TreeClassifier.from_pretrained(path)
         values = asdict(classifier.config) | {"validation_prompts": len(classifier.config.validation_prompts)}
         return Facts("classifier", {"folder": path, **_flat(values)})
-    heads = "Medusa-style head" if "medusa_num_heads" in raw else "EAGLE head"
+    heads = "Medusa-style head" if "medusa_num_heads" in raw else "block head" if is_block(raw) else "EAGLE head"
     heads = "Medusa's heads, as published" if is_published(path) else heads
     title = "language model" if is_language_model(path) else heads
     names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")

@@ -51,6 +51,8 @@ class ConfidenceChain:
         check_size(self)
         if not 0 < self.slope < math.inf or not self.weights or not self.biases:
             raise InputError(f"ConfidenceChain: slope = {self.slope} must be above 0, with a weight and a bias or more")
+        if not all(map(math.isfinite, self.weights + self.biases)):
+            raise InputError("ConfidenceChain: weights and biases must be finite numbers")
 
     @property
     def levels(self) -> int:
@@ -80,12 +82,15 @@ class ConfidenceChain:
     def _acceptance(
         self, rows: NextTokenDistributions, log_prob: Float[Tensor, "B k"], position: int
     ) -> Float[Tensor, " B"]:
-        """Return the estimate for the most probable token after a chain of `position` tokens."""
+        """Return the estimate for the most probable token after a chain of `position` tokens, 0 where the draft says
+        nothing: there its confidence is 0, and all tokens are equal."""
         if self.by == "margin":
-            x = log_prob[:, 0] - log_prob[:, 1]
+            x = (log_prob[:, 0] - log_prob[:, 1]).nan_to_num()  # with one token only it is infinite
+            says = log_prob[:, 0] > -math.log(rows.size) * (1 - torch.finfo(x.dtype).eps)
         elif rows.confidence is None:
             raise InputError("the draft has no confidence head, as DSpark's have: take by=margin, or caddtree:K=1")
         else:
-            x = torch.logit(rows.confidence[:, 0])
+            x = torch.logit(rows.confidence[:, 0], eps=torch.finfo(rows.confidence.dtype).eps)
+            says = rows.confidence[:, 0] > 0
         weight, bias = (numbers[min(position, len(numbers) - 1)] for numbers in (self.weights, self.biases))
-        return torch.sigmoid(weight * x + bias)
+        return torch.sigmoid(weight * x + bias) * says

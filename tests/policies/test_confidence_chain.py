@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from c2t.errors import InputError
+from c2t.models.drafts.block_draft import BlockDraft
 from c2t.policies import CaDDTree, ConfidenceChain
-from c2t.protocols import NextTokenDistributions
+from c2t.protocols import NextTokenDistributions, Root
 from c2t.tree import Tree
 from tests.policies.plain_trees import ROOT, paths_of, ranked, tables
+from tests.tiny_heads import tiny_head
 from tests.toys import TableDraft
 
 WEIGHTS, BIASES = (2.0, 0.5), (0.3, -0.4, 0.1)  # of positions, the last ones of all further
@@ -72,7 +74,32 @@ def test_a_draft_without_confidence_is_refused() -> None:
         ConfidenceChain()(TableDraft(tables(0)), ROOT)
 
 
-@pytest.mark.parametrize("wrong", [{"slope": 0.0}, {"slope": math.inf}, {"weights": ()}, {"biases": ()}, {"length": 0}])
+@pytest.mark.parametrize("by", ["confidence", "margin"])
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_no_chain_is_longer_than_what_the_draft_says(weight: float, by: str) -> None:
+    """Below its last depth a block says nothing, whatever the calibration."""
+    head = tiny_head("dspark").float()
+    head.embed_tokens = torch.nn.Embedding(head.config.vocab_size, head.config.hidden_size)
+    draft = BlockDraft(head, torch.nn.Linear(head.config.hidden_size, head.config.vocab_size, bias=False))
+    session = draft.session()
+    tokens = torch.tensor([[3, 4, 5]])
+    session.observe(tokens, torch.randn(1, 2, head.fc.in_features), torch.tensor([2]))
+    policy = ConfidenceChain(by, slope=0.001, length=9, weights=(weight,), biases=(4.0,))
+    assert policy(session, Root(tokens[:, 2], None)).size == 1 + head.drafts
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slope": 0.0},
+        {"slope": math.inf},
+        {"weights": ()},
+        {"weights": (math.nan,)},
+        {"biases": ()},
+        {"biases": (-math.inf,)},
+        {"length": 0},
+    ],
+)
 def test_settings_out_of_range_are_refused(wrong: dict) -> None:
     with pytest.raises(InputError):
         ConfidenceChain(**wrong)

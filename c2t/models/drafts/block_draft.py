@@ -66,6 +66,8 @@ class BlockDraft(BaseDraft):
 
     def realigned(self) -> "BlockDraft | None":
         """See `BaseDraft.realigned`; None also where no slot would then speak of a token."""
+        if self.head.form.dflash2 or self.head.form.treeflash:  # formats with in place only
+            return None
         other = copy.copy(self)
         other.head = self.head.realigned()
         return other if other.head.drafts else None

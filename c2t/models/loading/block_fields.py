@@ -161,15 +161,19 @@ def fields_of(raw: dict[str, Any], path: Path) -> BlockFields:
         if not isinstance(part, dict):
             raise InputError(f"{path}: {name} must be an object")
     outer = {name: value for name, value in raw.items() if name not in (*parts, KIND)}
-    fields, given = _defaults(parts[LAYERS], path) if nested else {}, {}
+    fields, there = _defaults(parts[LAYERS], path) if nested else {}, {}
     for where, entries in {"": outer, **parts}.items():
         for name, value in entries.items():
             if value is None:
                 continue
             _check(name, value, f"{path}: {where}{'.' * bool(where)}", closed=where in (INNER, CORRECTION))
-            if name in FIELDS and given.setdefault(name, value) != value:
-                raise InputError(f"{path}: {name} is there twice, with different values: {given[name]} and {value}")
+            if name in FIELDS or name not in IGNORED:
+                if name in there and there[name] != value:
+                    shown = " and ".join(str(number)[:60] for number in (there[name], value))
+                    raise InputError(f"{path}: {name} is there twice, with different values: {shown}")
+                there[name] = value
             fields[name] = value
+    given = {name: value for name, value in there.items() if name in FIELDS}
     layers = {name: value for name, value in fields.items() if name not in FIELDS}
     return _with_kind(BlockFields(layers, given, "", nested, path), raw)
 

@@ -40,6 +40,7 @@ READ = {
     *("architectures", "target_rows", "taps", "num_target_layers"),
     *("layer_types", "use_sliding_window", "sliding_window"),
 }
+OF_LAYERS = sorted(READ - {"architectures", "model_type"})  # what the parts of a nested config must agree on
 # Fields that change the computation, with the only value that c2t computes.
 ONLY = {
     "logit_scale": 1,
@@ -101,6 +102,7 @@ def flattened(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     layer, eagle = (_without_nulls(part) for part in parts)
     outer = _without_nulls({name: value for name, value in raw.items() if name not in nested})
     twice = [name for name in eagle if name in outer and outer[name] != eagle[name]]
+    twice += [name for name in OF_LAYERS if name in layer and name in outer and outer[name] != layer[name]]
     if twice:
         raise InputError(f"{path}: {twice[0]} is there twice, with different values")
     flat = layer | outer | eagle

@@ -2,6 +2,7 @@
 and shards."""
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file 
 _Layers = eagle3_config.LayerIds | None
 PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
 TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
+SHOWN = 8  # names of weights in a message, at most
 SUBFOLDERS = "*/*"  # of a repository: other formats, training states
 _OUT_OF_REACH = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
@@ -111,6 +113,8 @@ def load_head(
     if block_config.FORM in raw:
         state, tokens = block_weights.adapted(state, vocabulary, folder)
         raw[block_config.FORM]["own_lm_head"] = "lm_head.weight" in state
+        if tokens is not None and raw[block_config.FORM]["draft_vocab"] is None:
+            raise InputError(f"{folder}: d2t names {len(tokens)} tokens, but config.json has no draft_vocab_size")
     embedding = state.pop("embed_tokens.weight", None)
     if anchor is not None and block_config.FORM not in raw:
         raise InputError(f"{folder}: no block drafter, so it has no alignment that {block_config.ANCHOR} could name")
@@ -156,7 +160,7 @@ def _check_draft_vocabulary(head: BlockHead, folder: Path) -> None:
     wanted, tokens = head.form.draft_vocab, head.tokens
     if wanted is not None and (tokens is None or len(tokens) != wanted):
         problem = "is missing" if tokens is None else f"has {len(tokens)} tokens"
-        raise InputError(f"{folder}: draft_vocab_size = {wanted}, but {TOKENS} {problem}; copy all of its files")
+        raise InputError(f"{folder}: draft_vocab_size = {wanted}, but d2t or {TOKENS} {problem}; copy all of its files")
 
 
 def has_eagle_layer(folder: Path) -> bool:
@@ -346,7 +350,7 @@ class _Sizes:
     num_hidden_layers: Layers = 1
     num_key_value_heads: Size | None = None
     hidden_act: str = "silu"
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: Annotated[float, Field(ge=0, lt=1)] = 1e-6
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None
     max_position_embeddings: Positions | None = None
@@ -379,7 +383,7 @@ class _Sizes:
 def _raw_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.exists():
-        raise InputError(f"{folder}: no config.json; an EAGLE head is a folder of config.json and its weights")
+        raise InputError(f"{folder}: no config.json; a draft head is a folder of config.json and its weights")
     return from_json(dict[str, Any], read_file(path), path)
 
 
@@ -392,17 +396,11 @@ def _read_config(folder: Path, anchor: bool | None = None) -> dict:
         raw = eagle3_config.flattened(raw, path)
     missing = [name for name in _NEEDED if name not in raw]
     if missing:
-        raise InputError(f"{path}: {', '.join(missing)} missing; this is not the config of an EAGLE head")
+        raise InputError(f"{path}: {', '.join(missing)} missing; this is not the config of a draft head")
     from_json(_Sizes, json.dumps(raw), path)
     if eagle3_config.is_eagle3(raw):
         eagle3_config.variant_of(raw, path)
-    rope = _rope(raw)
-    kind = rope["rope_type"]
-    if not isinstance(kind, str) or kind not in ROPES:
-        raise InputError(f"{path}: RoPE of the type {kind!r} is not supported; known: {', '.join(ROPES)}")
-    unknown = sorted(rope.keys() - ROPES[kind] - {"rope_type", "rope_theta"})
-    if unknown:
-        raise InputError(f"{path}: {unknown[0]} is not supported in RoPE of the type {kind}")
+    _check_rope(_rope(raw), path)
     return raw
 
 
@@ -413,6 +411,18 @@ def _rope(raw: dict) -> dict[str, Any]:
     settings |= {name: value for name, value in given.items() if value is not None}
     kind = settings.pop("type", None)
     return settings | {"rope_type": settings.get("rope_type") or kind or "default"}
+
+
+def _check_rope(rope: dict[str, Any], path: Path) -> None:
+    kind = rope["rope_type"]
+    if not isinstance(kind, str) or kind not in ROPES:
+        raise InputError(f"{path}: RoPE of the type {kind!r} is not supported; known: {', '.join(ROPES)}")
+    for name in sorted(rope.keys() - {"rope_type"}):
+        if name not in ROPES[kind] | {"rope_theta"}:
+            raise InputError(f"{path}: {name} is not supported in RoPE of the type {kind}")
+        value = rope[name]
+        if name != "truncate" and not (type(value) in (int, float) and 0 < value < math.inf):
+            raise InputError(f"{path}: {name} = {str(value)[:60]} in RoPE must be a number above 0")
 
 
 def _config(raw: dict) -> LlamaConfig | Qwen3Config:
@@ -493,10 +503,18 @@ def _check_names(folder: Path, expected: dict[str, Tensor], actual: dict[str, Te
     if missing or unexpected:
         eagle3 = "midlayer.hidden_norm.weight" in actual
         kind = "EAGLE-3 weights need draft_vocab_size in the config" if eagle3 else "another kind of head?"
-        raise InputError(f"{folder}: missing weights {missing}, unexpected weights {unexpected} ({kind})")
+        raise InputError(f"{folder}: missing weights {_some(missing)}, unexpected weights {_some(unexpected)} ({kind})")
     for name, tensor in expected.items():
         if tensor.shape != actual[name].shape:
             raise InputError(f"{folder}: {name} is {tuple(actual[name].shape)}, the config says {tuple(tensor.shape)}")
+        if tensor.is_floating_point() and not actual[name].is_floating_point():
+            stored = str(actual[name].dtype).removeprefix("torch.")
+            raise InputError(f"{folder}: {name} is stored as {stored}; c2t reads heads in fp32, fp16 or bf16")
+
+
+def _some(names: list[str]) -> str:
+    """Return names for a message, of many the first ones."""
+    return str(names) if len(names) <= SHOWN else f"{names[:SHOWN]} and {len(names) - SHOWN} more"
 
 
 def _embedding(weight: Tensor | None, target: nn.Embedding) -> nn.Embedding:

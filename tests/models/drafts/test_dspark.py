@@ -121,6 +121,13 @@ def test_alignments_read_other_slots() -> None:
         assert rows.confidence is None
 
 
+@pytest.mark.parametrize(
+    ("name", "has_other"), [("vanilla", True), ("in place", True), ("dflash2", False), ("treeflash", False)]
+)
+def test_formats_with_one_alignment_have_no_other(name: str, has_other: bool) -> None:
+    assert (draft_of(*FORMS[name]).realigned() is not None) == has_other
+
+
 @torch.no_grad()
 def test_the_root_has_a_bias() -> None:
     draft = draft_of()
@@ -263,6 +270,11 @@ def test_own_tokens_are_trained_with_or_cut_out_of_all(trained: bool, tmp_path: 
         ({"vocab_size": VOCABULARY + 1}, "vocab_size 49, the target 48"),
         ({"hidden_size": 40}, "hidden_size 40, the target 32"),
         ({"block_size": 0}, "block_size: .* = 0 must be at least 1"),
+        ({"rope_theta": -1.0}, "rope_theta = -1.0 in RoPE must be a number above 0"),
+        ({"rope_theta": float("nan")}, "rope_theta = nan in RoPE must be a number above 0"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = 2 in RoPE must be a number above 0"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps = inf must be below 1"),
+        ({"num_hidden_layers": 40}, r"missing weights \[.*\] and [0-9]+ more, unexpected weights \[\]"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(changed: dict, line: str, tmp_path: Path) -> None:
@@ -274,5 +286,5 @@ def test_what_is_not_computed_is_refused_by_name(changed: dict, line: str, tmp_p
 
 def test_missing_tokens_are_refused(tmp_path: Path) -> None:
     (saved(tmp_path, *FORMS["own vocabulary"]) / "tokens.safetensors").unlink()
-    with pytest.raises(InputError, match=f"draft_vocab_size = {len(KEPT)}, but tokens.safetensors is missing"):
+    with pytest.raises(InputError, match=f"draft_vocab_size = {len(KEPT)}, but d2t or tokens.safetensors is missing"):
         load_draft(str(tmp_path), TARGET)

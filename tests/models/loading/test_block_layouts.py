@@ -26,6 +26,7 @@ WIDE = LayerMask(5, False)
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 5, "selector_top_k": 6}
 BARE = BlockForm(SIZE, 7, (1, 3, 4))
+SAFE = "model.safetensors"
 Config = dict[str, Any]
 
 
@@ -217,6 +218,20 @@ def test_a_map_names_the_own_vocabulary(kind: str, tmp_path: Path) -> None:
     save_file(state | {"d2t": state["d2t"][:-1].clone()}, folder / "model.safetensors")
     with pytest.raises(InputError, match=f"draft_vocab_size = {len(KEPT)}, but .* has {len(KEPT) - 1} tokens"):
         load_draft(str(folder), TARGET)
+    (folder / "config.json").write_text(json.dumps(speculators(kind, sample_from_anchor=kind == "dspark")))
+    save_file({name: tensor for name, tensor in state.items() if name != "lm_head.weight"}, folder / SAFE)
+    with pytest.raises(InputError, match=f"d2t names {len(KEPT)} tokens, but config.json has no draft_vocab_size"):
+        load_draft(str(folder), TARGET)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+def test_weights_that_are_no_real_numbers_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Such as those of a quantised head, whose scales c2t does not know."""
+    folder = write(tmp_path, dflash(), BARE)
+    state = load_file(folder / SAFE)
+    save_file(state | {"fc.weight": state["fc.weight"].to(dtype)}, folder / SAFE)
+    with pytest.raises(InputError, match=f"fc.weight is stored as {str(dtype).removeprefix('torch.')}"):
+        load_draft(str(folder), TARGET)
 
 
 def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None:
@@ -278,6 +293,11 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (speculators("dflash", draft_vocab_size=VOCABULARY + 1), "draft_vocab_size = 49 is more than"),
         (speculators("dflash", transformer_layer_config=[]), "transformer_layer_config must be an object"),
         (speculators("dflash2"), "conv_kernel_size is missing"),
+        (
+            speculators("dflash", {"rope_theta": 1e4}, rope_theta=1e6),
+            "rope_theta is there twice, with different",
+        ),
+        (speculators("dflash", num_key_value_heads=64), "num_key_value_heads is there twice, with different values"),
         (speculators("dflash2", **DFLASH2, sample_from_anchor=True), "sample_from_anchor = True is not known"),
         (dflash({"output_multiplier": 0.5}), "output_multiplier = 0.5 is not known in a head of the kind dflash"),
         (

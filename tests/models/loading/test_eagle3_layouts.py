@@ -280,6 +280,7 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
         ),
         (flat(eagle_config={"use_mtp_layernorm": True}), "use_mtp_layernorm = True is not supported"),
         (flat(eagle_config={"draft_vocab_size": 9}), "draft_vocab_size is there twice"),
+        (speculators() | {"num_attention_heads": 8}, "num_attention_heads is there twice, with different values"),
         (flat(eagle_config=[1]), "eagle_config must be objects"),
         (flat(model_type="granite", architectures=["GraniteForCausalLM"]), "layers of the type 'granite'"),
         (
