@@ -38,7 +38,7 @@ def train_classifier(
     """
     head = Path(pair.sources["draft"][0])
     if len(questions) < FEWEST:
-        raise InputError(f"{len(questions)} questions are too few, it needs {FEWEST}: give more --minutes, or more rows")
+        raise InputError(f"{len(questions)} questions are too few, it needs {FEWEST}: give more --minutes or rows")
     rows = head.parent / TRAINING / "harvest"
     groups = [questions[first : first + TOGETHER] for first in range(0, min(len(questions), MOST), TOGETHER)]
     try:
