@@ -387,7 +387,10 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
     [
         ("generate --pair tinny", "no target is called 'tinny'; known: gpt-oss-120b, .*tiny"),
         ("generate --classifier tinny", "no classifier is called 'tinny'; known: llama2-7b, .*tiny"),
-        ("finetune --from tinny", "no classifier is called 'tinny'; known: llama2-7b, .*tiny"),
+        (
+            "finetune --from tinny",
+            "no classifier is called 'tinny'; known: llama2-7b, .*tiny; c2t draft train makes one",
+        ),
         ("generate --pair ../tiny", "no such folder"),
         ("generate --target nowhere/at/all --draft x/y", "no such folder: nowhere/at/all"),
         ("generate --policy eagle2 --classifier tiny", "--classifier tiny: no policy here reads a classif"),
