@@ -182,8 +182,8 @@ def _resolve_name(name: str, part: str, listed: str) -> Path | str:
     if part == CLASSIFIER and (name in PUBLISHED or any(folder.is_dir() for folder in _folders(name))):
         raise InputError(f"{name} has no classifier yet; make it with: {recipe(name)}")
     folder = f"; the folder of that name is ./{name}" * Path(name).is_dir()
-    own = "; c2t draft train makes one for a model of your own" * (part == CLASSIFIER)
-    raise InputError(f"no {part} is called {name!r}; known: {listed}{own}{searched()}{folder}")
+    hint = "; c2t draft train makes one for another model" * (part == CLASSIFIER)
+    raise InputError(f"no {part} is called {name!r}; known: {listed}{searched()}{hint}{folder}")
 
 
 def recipe(name: str, models: str = "") -> str:
