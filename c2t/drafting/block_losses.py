@@ -1,8 +1,8 @@
 """Losses of a DSpark head: blocks from random roots of the target's texts, whose slots all predict.
 
 Shapes: B texts, A blocks of each, K slots of a block, m judged slots of all blocks, H hidden, r the Markov head's rank,
-v tokens whose logits are compared. `rows` of the joint space are (v, H + r): the target's and the Markov head's side by
-side, so that a slot's logits are one product with its state and the embedding of the token before it.
+v tokens whose logits are compared. In the joint space, of D = H + r numbers, a slot's state and the embedding of the
+token before it stand side by side, and so do the target's rows and the Markov head's: logits are one product.
 """
 
 from typing import Any
@@ -58,13 +58,19 @@ def joint_rows(head: BlockHead, lm_head: Float[Tensor, "v H"], tokens: Int[Tenso
     return torch.cat([lm_head, head.markov.markov_w2.weight[tokens.to(lm_head.device)].to(lm_head)], 1)
 
 
+def joint_states(
+    head: BlockHead, hidden: Float[Tensor, "... H"], previous: Int[Tensor, "..."]
+) -> Float[Tensor, "... D"]:
+    """Return states of slots and the embeddings of the tokens before them, side by side."""
+    return torch.cat([hidden, head.markov.markov_w1(previous).to(hidden.dtype)], -1)
+
+
 def first_slots(head: BlockHead, rows: Rows) -> Float[Tensor, "m D"]:
     """Return the joint states of the root's slots of blocks at all judged positions."""
     slots = rows.judged.int().argsort(dim=1, descending=True, stable=True)[:, : int(rows.judged.sum(1).max())]
     parts = [block_states(head, rows, part + 1)[:, :, 0] for part in slots.split(BLOCKS, 1)]
     judged, previous = rows.judged.gather(1, slots), rows.ids.gather(1, slots + 1)
-    hidden = torch.cat(parts, 1)
-    return torch.cat([hidden, head.markov.markov_w1(previous).to(hidden.dtype)], 2)[judged]
+    return joint_states(head, torch.cat(parts, 1), previous)[judged]
 
 
 def dspark_losses(head: BlockHead, joint: Float[Tensor, "v D"], rows: Rows) -> Losses:
@@ -80,15 +86,14 @@ def dspark_losses(head: BlockHead, joint: Float[Tensor, "v D"], rows: Rows) -> L
     previous = F.pad(rows.ids, (0, head.size)).gather(1, flat).view_as(positions)[judged]
     text = torch.arange(len(roots), device=roots.device)[:, None, None].expand_as(positions)[judged]
     true = rows.features[text, positions[judged]]
-    hidden, embedded = block_states(head, rows, roots)[judged], head.markov.markov_w1(previous)
+    states = joint_states(head, block_states(head, rows, roots)[judged], previous)
     counts = depth.bincount(minlength=head.size).clamp(min=1)
     weight = (-depth / DECAY).exp() / counts[depth]
     device = joint.device.type
     if torch.is_autocast_enabled(device):
         joint = joint.to(torch.get_autocast_dtype(device))
-    lm_head, markov = joint.split([hidden.shape[1], embedded.shape[1]], 1)
-    apart, entropy, variation = Divergence.apply(hidden, embedded, lm_head.detach(), markov, true, weight)
-    logits = head.confidence(hidden, embedded).float()
+    apart, entropy, variation = Divergence.apply(states, joint, true, weight)
+    logits = head.confidence(*states.tensor_split([true.shape[1]], 1)).float()
     wrong = F.binary_cross_entropy_with_logits(logits, 1 - variation, reduction="none")
     parts = {"cross_entropy": entropy, "variation": variation, "confidence": wrong.detach()}
     figures = {
@@ -107,19 +112,16 @@ class Divergence(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: Float[Tensor, "m H"],
-        embedded: Float[Tensor, "m r"],
-        lm_head: Float[Tensor, "v H"],
-        markov: Float[Tensor, "v r"],
+        states: Float[Tensor, "m D"],
+        joint: Float[Tensor, "v D"],
         true: Float[Tensor, "m H"],
         weight: Float[Tensor, " m"],
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " m"], Float[Tensor, " m"]]:
         """Return the sum, whose gradients are computed along the way, and the two parts."""
-        joint, states = torch.cat([lm_head, markov], 1), torch.cat([hidden, embedded.to(hidden.dtype)], 1)
-        states, true, rank = states.to(joint.dtype), true.to(joint.dtype), markov.shape[1]
-        entropies, variations, slopes = [], [], []
-        of_markov = markov.new_zeros(markov.shape, dtype=weight.dtype)
-        for x, t, w in zip(states.split(CHUNK), true.split(CHUNK), weight.split(CHUNK), strict=True):
+        width, lm_head, true = true.shape[1], joint[:, : true.shape[1]], true.to(joint.dtype)
+        entropies, variations, of_states = [], [], []
+        of_joint = torch.zeros_like(joint, dtype=weight.dtype)  # 0 for the target's rows, which do not learn
+        for x, t, w in zip(states.to(joint.dtype).split(CHUNK), true.split(CHUNK), weight.split(CHUNK), strict=True):
             p, logits = (t @ lm_head.T).float().softmax(-1), (x @ joint.T).float()
             log_q = logits.log_softmax(-1)
             entropies.append(-(p * log_q).sum(-1))
@@ -129,18 +131,16 @@ class Divergence(torch.autograd.Function):
             variations.append((apart * sign).sum(-1) / 2)
             sign -= (q * sign).sum(-1, keepdim=True)
             slope = apart.mul_(ENTROPY).addcmul_(q, sign, value=VARIATION / 2).mul_(w[:, None]).to(joint.dtype)
-            slopes.append((slope @ joint).float())
-            of_markov += slope.T @ x[:, -rank:]
+            of_states.append((slope @ joint).float())
+            of_joint[:, width:] += slope.T @ x[:, width:]
         entropy, variation = torch.cat(entropies), torch.cat(variations)
-        ctx.save_for_backward(torch.cat(slopes), of_markov)
-        ctx.dtypes = hidden.dtype, embedded.dtype, markov.dtype
+        ctx.save_for_backward(torch.cat(of_states), of_joint)
+        ctx.dtypes = states.dtype, joint.dtype
         ctx.mark_non_differentiable(entropy, variation)
         return (weight * (ENTROPY * entropy + VARIATION * variation)).sum(), entropy, variation
 
     @staticmethod
-    def backward(ctx: Any, *outer: Float[Tensor, "..."]) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the states, the embeddings and the Markov head's rows."""
-        slopes, of_markov = ctx.saved_tensors
-        parts = (*slopes.split([slopes.shape[1] - of_markov.shape[1], of_markov.shape[1]], 1), of_markov)
-        hidden, embedded, markov = ((outer[0] * part).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True))
-        return hidden, embedded, None, markov, None, None
+    def backward(ctx: Any, *outer: Float[Tensor, "..."]) -> tuple[Tensor, Tensor, None, None]:
+        """Return the gradients of the states and of the joint rows."""
+        states, joint = ((outer[0] * part).to(kind) for part, kind in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
+        return states, joint, None, None
