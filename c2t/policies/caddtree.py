@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from c2t.errors import InputError, at_least_one
 from c2t.policies.limits import Size, check_size
@@ -55,9 +57,12 @@ class CaDDTree:
         tree = self._best_first(draft, root)
         joint = torch.where(tree.alive, tree.log_joint.exp(), 0)
         falling = torch.sort(joint, dim=1, descending=True, stable=True)
-        cost = 1 + self.slope * torch.arange(tree.size, device=joint.device)
-        size = (falling.values.cumsum(1) / cost).argmax(1, keepdim=True) + 1
-        profitable = torch.zeros_like(tree.alive).scatter(
-            1, falling.indices, torch.arange(tree.size, device=joint.device) < size
-        )
-        return replace(tree, alive=tree.alive & profitable).packed()
+        chosen = torch.zeros_like(tree.alive).scatter(1, falling.indices, profitable(falling.values, self.slope))
+        return replace(tree, alive=tree.alive & chosen).packed()
+
+
+def profitable(accepted: Float[Tensor, "B n"], slope: float) -> Bool[Tensor, "B n"]:
+    """Return True for the first tokens, as many as have the highest expected speed. accepted: the expected number of
+    tokens that each adds, the root's first."""
+    order = torch.arange(accepted.shape[1], device=accepted.device)
+    return order <= (accepted.cumsum(1) / (1 + slope * order)).argmax(1, keepdim=True)

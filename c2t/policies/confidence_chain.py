@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from c2t.errors import InputError, at_least_one
+from c2t.policies.caddtree import profitable
 from c2t.policies.limits import Size, check_size
 from c2t.protocols import Draft, NextTokenDistributions, Root
 from c2t.storage.checked import check_fields
@@ -74,10 +75,7 @@ class ConfidenceChain:
             token, log_prob, entropy = rows.topk_entropy(2, 0)
             tree = tree.extend(tree.children(last, token[..., :1], log_prob[..., :1], entropy))
             survival.append(survival[-1] * self._acceptance(rows, log_prob[:, 0], position).double())
-        gain = torch.stack(survival, 1)
-        cost = 1 + self.slope * torch.arange(tree.size, device=gain.device)
-        length = (gain.cumsum(1) / cost).argmax(1, keepdim=True)
-        return replace(tree, alive=torch.arange(tree.size, device=gain.device) <= length).packed()
+        return replace(tree, alive=profitable(torch.stack(survival, 1), self.slope)).packed()
 
     def _acceptance(
         self, rows: NextTokenDistributions, log_prob: Float[Tensor, "B k"], position: int
