@@ -54,20 +54,12 @@ class StoredRow(NamedTuple):
 
 
 class StoredStates(NamedTuple):
-    """Reader of the states that a kind of head needs. last: the number of the state after the last layer. taps: those
+    """Which of a position's states a kind of head needs. last: the number of the one after the last layer. taps: those
     of the tapped layers' inputs, none for a head that reads the target's last features."""
 
     target: Target
     last: int
     taps: list[int]
-
-    def at(self, file: Path, begin: int, end: int) -> Float[Tensor, "n K H"]:
-        """Return a row's states at these positions. InputError for a damaged file, and for NaN and infinity."""
-        with opened(file) as tensors:
-            states = tensors.get_slice(STATES)[begin:end]
-        if not states.isfinite().all():
-            raise InputError(f"{file}: states contain NaN or infinity: delete the file to leave its row out")
-        return states
 
     @torch.no_grad()
     def features(self, states: Float[Tensor, "n K H"]) -> Float[Tensor, "n H"]:
@@ -117,7 +109,7 @@ class StoredText:
 
     @property
     def _states(self) -> Float[Tensor, "m K H"]:
-        return self.stored.at(self.file, self.begin, self.begin + len(self.ids) - 1)
+        return states_at(self.file, self.begin, self.begin + len(self.ids) - 1)
 
 
 class SpeculatorsRows(Corpus):
@@ -193,6 +185,15 @@ def check_states(row: StoredRow, target: Target) -> None:
         raise InputError(f"{row.file}: token_ids are not the row's input_ids: the dataset was prepared again")
 
 
+def states_at(file: Path, begin: int, end: int) -> Float[Tensor, "n K H"]:
+    """Return a row's states at these positions. InputError for a damaged file, and for NaN and infinity."""
+    with opened(file) as tensors:
+        states = tensors.get_slice(STATES)[begin:end]
+    if not states.isfinite().all():
+        raise InputError(f"{file}: states contain NaN or infinity: delete the file to leave its row out")
+    return states
+
+
 @contextmanager
 def opened(file: Path) -> Iterator[Any]:
     """Context with the tensors of a file, none of which is read yet. InputError for a damaged one."""
@@ -215,7 +216,7 @@ def layers_of_states(row: StoredRow, target: Target) -> list[int]:
     finally:
         target.tap(before)
     true = true[0].float().cpu().unflatten(1, (len(layers), -1))
-    stored = StoredStates(target, 0, []).at(row.file, 0, len(tokens)).float()
+    stored = states_at(row.file, 0, len(tokens)).float()
     # Position by position: the first token's state may be a hundred times as large as all others.
     apart = torch.cdist(stored, true, compute_mode="donot_use_mm_for_euclid_dist") / true.norm(dim=-1)[:, None]
     least = apart.mean(0).min(-1)
