@@ -44,7 +44,7 @@ RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
 # `make demo PAIR=tiny` is the quick one. Threads sleep soon, as those of the c2t commands do (docs/cpu.md).
 demo: $(DEMO_READY)
-	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-1000} $(BIN)/python -m pipelines.demo $(PAIR)
+	$(BIN)/python -m pipelines.demo $(PAIR)
 
 # A test of every law, kernel, policy, command, reader and page (tests/test_selection.py), and the quick half of lint.
 test: $(READY)
