@@ -42,7 +42,7 @@ RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
 .PHONY: demo test test-all lint test-portable hostile docs notebooks setup lock clean
 
-# `make demo PAIR=tiny` is the quick one. Threads sleep soon, as those of the c2t commands do (docs/cpu.md).
+# `make demo PAIR=tiny` is the quick one.
 demo: $(DEMO_READY)
 	$(BIN)/python -m pipelines.demo $(PAIR)
 
