@@ -42,9 +42,9 @@ RUNS := default-1 default-2 avx2-1 avx2-2 native-1 native-2
 
 .PHONY: demo test test-all lint test-portable hostile docs notebooks setup lock clean
 
-# `make demo PAIR=tiny` is the quick one. Threads sleep soon, as those of the c2t commands do (docs/cpu.md).
+# `make demo PAIR=tiny` is the quick one.
 demo: $(DEMO_READY)
-	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-1000} $(BIN)/python -m pipelines.demo $(PAIR)
+	$(BIN)/python -m pipelines.demo $(PAIR)
 
 # A test of every law, kernel, policy, command, reader and page (tests/test_selection.py), and the quick half of lint.
 test: $(READY)

@@ -21,8 +21,9 @@ from c2t.models.drafts.published_medusa import PICKLED, is_published
 from c2t.models.gguf.facts import facts_of
 from c2t.models.gguf.reader import is_gguf
 from c2t.models.loading.block_fields import is_block
-from c2t.models.loading.eagle_checkpoint import download_size, fetch, shared_layer
+from c2t.models.loading.eagle_checkpoint import shared_layer
 from c2t.models.loading.fingerprint import ending_files, fingerprint
+from c2t.models.loading.hub import download_size, fetch
 from c2t.models.loading.names import drafts_of, parts
 from c2t.models.target import gguf_target
 from c2t.records.schema import MANIFEST, Harvest

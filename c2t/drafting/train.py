@@ -26,8 +26,9 @@ from c2t.models.drafts.block import BlockHead
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.eagle3 import default_taps
 from c2t.models.drafts.heads import embedding_of
-from c2t.models.loading.eagle_checkpoint import fetch, load_head, save_head
+from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.fingerprint import weights_fingerprint
+from c2t.models.loading.hub import fetch
 from c2t.models.loading.load import Pair
 from c2t.models.loading.names import parse, place_of
 from c2t.models.loading.trained import FOLDER, in_cache, trained_for

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from c2t.cli.info import folder, info
-from c2t.models.loading import eagle_checkpoint
+from c2t.models.loading import hub
 from c2t.models.loading.chat_templates import conversation
 from c2t.storage.published import PUBLISHED
 from tests.eagle3_reference import MIXED, deepspec, flat, speculators
@@ -41,7 +41,7 @@ def test_a_download_is_the_files_that_are_read_and_not_here(home, monkeypatch: p
         rows = [SimpleNamespace(filename=n, file_size=s, will_download=n != here) for n, s in sizes.items()]
         return [row for row in rows if "*" + Path(row.filename).suffix in allow_patterns]
 
-    monkeypatch.setattr(eagle_checkpoint, "snapshot_download", listed)
+    monkeypatch.setattr(hub, "snapshot_download", listed)
     assert said("llama3.1-8b", "target, published")["download"] == "7.00 GB"
     assert said("llama3.1-8b", "draft, published")["download"] == "23.00 GB"
     assert set(asked) == {"meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
@@ -54,7 +54,7 @@ def test_out_of_reach_the_table_answers(name: str, home, monkeypatch: pytest.Mon
     def nowhere(*_args, **_settings):
         raise LocalEntryNotFoundError("no network")
 
-    monkeypatch.setattr(eagle_checkpoint, "snapshot_download", nowhere)
+    monkeypatch.setattr(hub, "snapshot_download", nowhere)
     for part, size in zip(("target", "draft"), PUBLISHED[name].sizes, strict=True):
         values = said(name, f"{part}, published")
         assert values["Hub id"] == getattr(PUBLISHED[name], part)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from c2t.errors import InputError
 from c2t.models.drafts.medusa import AtDepth, ByDepth
 from c2t.models.drafts.session import BaseDraft, DraftSession, refuse_nan
-from c2t.models.loading.eagle_checkpoint import INDEX, read_weights
+from c2t.models.loading.weight_files import INDEX, read_weights
 from c2t.models.packing.projection import Projection
 from c2t.storage.checked import OPEN, from_json, read_file
 from c2t.tree import Tree

@@ -25,7 +25,8 @@ from c2t.models.loading.block_fields import (
     BlockFields,
     fields_of,
 )
-from c2t.models.loading.block_masks import FULL, SLIDING, layer_masks
+from c2t.models.loading.block_masks import layer_masks
+from c2t.models.target.families import FULL, SLIDING
 
 FORM = "block_form"  # where `flattened` puts what it has read
 ANCHOR = "+anchor="  # after the name of a block drafter, whose config does not say it: yes or no

@@ -6,8 +6,7 @@ By default a layer with a window looks back only and one without sees all of the
 from c2t.errors import InputError
 from c2t.models.drafts.block_layers import LayerMask
 from c2t.models.loading.block_fields import BlockFields
-
-SLIDING, FULL = "sliding_attention", "full_attention"
+from c2t.models.target.families import FULL, SLIDING
 
 
 def layer_masks(fields: BlockFields) -> list[LayerMask]:

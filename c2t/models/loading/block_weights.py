@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.errors import InputError
 from c2t.models.loading.eagle3_config import with_maps
+from c2t.models.loading.weight_files import renamed
 
 # What no forward reads: the target's rows, by which speculators makes its labels, and what follows from the config.
 UNREAD = ("verifier_lm_head.", "verifier_norm.", "rotary_emb.")
@@ -25,14 +25,7 @@ class BlockWeights(NamedTuple):
 def adapted(state: dict[str, Tensor], vocabulary: int, folder: Path) -> BlockWeights:
     """Return the weights of a file. InputError for one that is there under two names, and for a map of its vocabulary
     that names no rising tokens of the target."""
-    weights: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        new = _name(name)
-        if new in weights:
-            raise InputError(f"{folder}: {new} is there twice, as {name} too")
-        if new:
-            weights[new] = tensor
-    weights = with_maps(weights, vocabulary, folder)
+    weights = with_maps(renamed(state, _name, folder), vocabulary, folder)
     d2t = weights.pop("d2t", None)
     weights.pop("t2d", None)
     if d2t is None or len(d2t) == vocabulary:

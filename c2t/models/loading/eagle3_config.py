@@ -214,19 +214,7 @@ def windows_of(flat: dict[str, Any], path: Path) -> tuple[int, ...]:
     return tuple(window if kind == SLIDING else 0 for kind in kinds) if sliding else ()
 
 
-def renamed(state: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Return weights under SafeAILab's names. InputError for one that is there under two names."""
-    weights: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        new = _name(name)
-        if new in weights:
-            raise InputError(f"{folder}: {new} is there twice, as {name} too")
-        if new:
-            weights[new] = tensor
-    return weights
-
-
-def _name(name: str) -> str:
+def name_of(name: str) -> str:
     """Return SafeAILab's name of a tensor, "" for one that no forward reads."""
     name = name.removeprefix("model.")
     if name in ("verifier_lm_head.weight", "verifier_norm.weight") or name.endswith("rotary_emb.inv_freq"):

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -26,8 +24,10 @@ from c2t.models.drafts.mtp import MTPHead
 from c2t.models.drafts.stock_heads import decoder_layers
 from c2t.models.loading import block_config, block_fields, block_weights, eagle3_config
 from c2t.models.loading.checkpoint_files import Layers, Positions, Size
+from c2t.models.loading.head_config import raw_of
+from c2t.models.loading.hub import fetch
 from c2t.models.loading.unread_heads import refuse_unread, refuse_unread_weights
-from c2t.models.target.families import FULL, SLIDING
+from c2t.models.loading.weight_files import read_weights, renamed
 from c2t.storage.checked import OPEN, from_json, read_file
 
 # Upstream's defaults for what a head's config leaves out; none of it is inherited from the target.
@@ -43,38 +43,8 @@ ROPES: dict[str, set[str]] = {
 EAGLE = re.compile("ForCausalLM(Eagle)?$")  # classes of EAGLE-1/2 heads, which upstream names by their layer's
 TOKENS = "tokens.safetensors"  # ids of the tokens that a head can name; a file of c2t, which upstream ignores
 _Layers = eagle3_config.LayerIds | None
-PATTERNS = ("*.json", "*.safetensors", "*.bin", "medusa_lm_head*.pt")  # files of a head on the Hub
-TOKENIZER = ("*.model", "*.txt", "*.jinja")  # further files of a language model
 SHOWN = 8  # names of weights in a message, at most
-SUBFOLDERS = "*/*"  # of a repository: other formats, training states
-_OUT_OF_REACH = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-
-
-def download_size(hub_id: str, model: bool) -> int | None:
-    """Return the bytes that loading a Hub repository would download, a language model or a head: 0 if all is on this
-    machine, None if that cannot be known because the Hub is not within reach."""
-    patterns = [*PATTERNS, *TOKENIZER] if model else list(PATTERNS)
-    try:
-        files = snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=[SUBFOLDERS], dry_run=True)
-    except _OUT_OF_REACH:
-        return None
-    if model and any(file.filename.endswith(".safetensors") for file in files):  # transformers reads these only
-        files = [file for file in files if not file.filename.endswith(".bin")]
-    return sum(file.file_size or 0 for file in files if file.will_download)
-
-
-def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = PATTERNS) -> Path:
-    """Return the local folder of a checkpoint: the folder itself, or the downloaded Hub repository of that id.
-    InputError if it is neither."""
-    if Path(path_or_id).is_dir():
-        return Path(path_or_id)
-    try:
-        return Path(snapshot_download(str(path_or_id), allow_patterns=list(patterns), ignore_patterns=[SUBFOLDERS]))
-    except _OUT_OF_REACH as error:
-        raise InputError(
-            f"{path_or_id}: neither a folder nor a Hub repository within reach ({type(error).__name__})"
-        ) from error
 
 
 def load_head(
@@ -106,7 +76,7 @@ def load_head(
     state = read_weights(folder)
     refuse_unread_weights(state, folder)
     if eagle3_config.is_eagle3(raw):
-        state = eagle3_config.with_maps(eagle3_config.renamed(state, folder), vocabulary, folder)
+        state = eagle3_config.with_maps(renamed(state, eagle3_config.name_of, folder), vocabulary, folder)
         if eagle3_config.KIND not in raw:  # code that reads flat configs looks at the weights, not at model_type
             raw["model_type"] = "qwen3" if "midlayer.self_attn.q_norm.weight" in state else "llama"
     tokens: Tensor | None = None
@@ -213,7 +183,7 @@ def save_head(head: Head, folder: str | Path, embed_tokens: bool = False) -> Non
     if embed_tokens:
         state["embed_tokens.weight"] = head.embed_tokens.weight.detach().clone()
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(_raw(head), indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(raw_of(head), indent=2) + "\n")
     if head.tokens is not None and not isinstance(head, Eagle3Head):
         save_file({"tokens": head.tokens.int().contiguous()}, folder / TOKENS)
 
@@ -270,72 +240,6 @@ def shared_layer(folder: Path) -> Path | None:
     config = folder / "config.json"
     shared = from_json(_Shared, read_file(config), config).layer_of if config.is_file() else None
     return shared and folder.resolve().parent / shared
-
-
-# Entries of config.json that are those of transformers' config.
-_COPIED = ("hidden_act", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-_COPIED += ("num_key_value_heads", "rms_norm_eps", "max_position_embeddings")
-
-
-def _raw(head: Head) -> dict:
-    """Return the content of the head's config.json."""
-    config = head.config
-    rope = config.rope_parameters
-    raw = {
-        "architectures": [_architecture(head)],
-        "model_type": "llama",
-        **{name: getattr(config, name) for name in _COPIED},
-        "rope_theta": rope["rope_theta"],
-        "vocab_size": config.vocab_size,
-    }
-    if config.head_dim != config.hidden_size // config.num_attention_heads:
-        raw["head_dim"] = config.head_dim
-    if rope["rope_type"] != "default":
-        others = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
-        raw["rope_scaling"] = {"type": rope["rope_type"], **others}
-    if isinstance(head, EagleHead):
-        raw["bias"] = head.bias
-    if isinstance(head, EagleHead) and head.qkv_bias:
-        raw["qkv_bias"] = True
-    if isinstance(head, Eagle3Head):
-        raw["draft_vocab_size"] = head.lm_head.out_features
-        raw["target_hidden_size"] = head.target_width
-        raw |= _variant(head)
-    if isinstance(head, BlockHead):
-        raw |= block_config.raw_of(head)
-    if isinstance(head, MedusaHead):
-        raw["medusa_num_heads"] = len(head.heads)
-        if head.layer_of:
-            raw["layer_of"] = head.layer_of
-    return raw
-
-
-def _architecture(head: Head) -> str:
-    return type(head).__name__ if isinstance(head, MTPHead | MedusaHead) else "LlamaForCausalLM"
-
-
-def _variant(head: Eagle3Head) -> dict:
-    """Return the entries of config.json in which a head differs from SafeAILab's."""
-    variant, config = head.variant, head.config
-    raw: dict[str, Any] = {name: True for name in eagle3_config.SWITCHES if getattr(variant, name)}
-    if head.shares_lm_head:
-        raw["target_rows"] = True
-    if variant.fc_bias:
-        raw["bias"] = True
-    if not variant.taps:
-        raw["use_aux_hidden_state"] = False
-    if variant.inputs is not None:
-        raw["taps"] = list(variant.inputs)
-    if variant.layer_ids is not None:
-        raw[eagle3_config.IDS] = list(variant.layer_ids)
-    if variant.target_layers is not None:
-        raw["num_target_layers"] = variant.target_layers
-    if variant.windows:
-        raw |= {"sliding_window": max(variant.windows), "use_sliding_window": True}
-        raw["layer_types"] = [SLIDING if window else FULL for window in variant.windows]
-    if config.head_dim != config.hidden_size // config.num_attention_heads:
-        raw["head_dim"] = config.head_dim
-    return raw | {name: True for name in ("attention_bias", "mlp_bias") if getattr(config, name, False)}
 
 
 @dataclass(frozen=True)
@@ -445,57 +349,6 @@ def _config(raw: dict) -> LlamaConfig | Qwen3Config:
         attention_bias=eagle3_config.is_eagle3(raw) and raw.get("attention_bias", False),
         **mlp_bias,
     )
-
-
-def read_weights(
-    folder: Path, safe: str = "model.safetensors", pickled: str = "pytorch_model.bin"
-) -> dict[str, Tensor]:
-    """Return the tensors of a folder's file of weights, or of the shards that its index names; of a pickle no code is
-    run. InputError where there is neither file, or one that cannot be read."""
-    for name in (safe, pickled):
-        if (folder / name).exists():
-            return _read_table(folder / name)
-        if (folder / f"{name}{INDEX}").exists():
-            return _read_shards(folder / f"{name}{INDEX}")
-    raise InputError(f"{folder}: neither {safe} nor {pickled}")
-
-
-INDEX = ".index.json"  # added to the name of a file that is stored in shards
-
-
-@dataclass(frozen=True)
-class _Index:
-    """Index of shards: tensor -> file in the same folder."""
-
-    __pydantic_config__ = OPEN
-    weight_map: Annotated[dict[str, Annotated[str, Field(pattern=r"^[\w.-]+$")]], Field(min_length=1)]  # no path
-
-
-def _read_shards(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of all shards of an index; InputError unless they are those that it names."""
-    files, state = from_json(_Index, read_file(path), path).weight_map, {}
-    for name in sorted(set(files.values())):
-        if not (path.parent / name).is_file():
-            raise InputError(f"{path}: {name} is not there; copy all of its files")
-        shard = _read_table(path.parent / name)
-        if shard.keys() != {tensor for tensor, file in files.items() if file == name}:
-            raise InputError(f"{path}: {name} holds other weights than it says; copy all of its files again")
-        state |= shard
-    return state
-
-
-def _read_table(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of one file."""
-    try:
-        if path.suffix == ".safetensors":
-            state = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # an unpickler has any
-        raise InputError(f"{path.parent}: weights cannot be read ({one_line(error)}); copy the file again") from error
-    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise InputError(f"{path.parent}: weights cannot be read (not a table of tensors); copy the file again")
-    return {str(name): tensor for name, tensor in state.items()}
 
 
 def _check_names(folder: Path, expected: dict[str, Tensor], actual: dict[str, Tensor]) -> None:

@@ -15,8 +15,8 @@ from c2t.kernels.device import checked_device
 from c2t.models.drafts.session import BaseDraft
 from c2t.models.gguf.conversion import converted
 from c2t.models.gguf.reader import is_gguf
-from c2t.models.loading.eagle_checkpoint import fetch
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint
+from c2t.models.loading.hub import fetch
 from c2t.models.loading.load_target import AS_STORED, DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
 from c2t.models.loading.names import PLACES, DraftName, kind_of, parse, parts, place_in, place_of
 from c2t.models.loading.own_model import default_draft, pair_and_target
