@@ -1,10 +1,12 @@
 """The command line: options become settings, the library does the work, a table says what came out."""
 
+from c2t.cli.bench import bench
 from c2t.cli.catalog import drafts, policies
 from c2t.cli.data import finetune, harvest, train
-from c2t.cli.decode import bench, generate, info
 from c2t.cli.draft import app as draft
 from c2t.cli.export import export_hub
+from c2t.cli.generate import generate
+from c2t.cli.info_command import info
 from c2t.cli.overview import PANELS
 from c2t.cli.program import program
 from c2t.cli.serve import serve

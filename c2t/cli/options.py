@@ -200,6 +200,7 @@ Limit = Annotated[
     int | None,
     _run("Prompts to use, of all files alike."),
 ]
+Tuned = Annotated[bool, typer.Option("--tuned", help="Use what c2t tune found to be the fastest.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the text without the chat template.")]
 MaxNewTokens = Annotated[int, _run("Most new tokens of a text.", "--max-new-tokens", "-n")]
 TEMPERATURE = "Temperature; 0 takes the most probable token."

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from c2t import __version__
 from c2t.classifier import TreeClassifier
-from c2t.cli import decode, shared
+from c2t.cli import shared
 from c2t.cli.app import app
 from c2t.cli.data import harvests
 from c2t.cli.overview import overview
@@ -212,7 +212,7 @@ def test_graphs_write_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The embedded pair, whose heads the kernel for trees has blocks for; on a CPU, where graphs are called."""
     few = ["--max-new-tokens", "12", "--policy", "threshold:levels=3", "--dtype", "float32"]
     wanted = good("generate", "def add(a, b):", *few)
-    monkeypatch.setattr(decode, "GRAPHED", ("cpu",))
+    monkeypatch.setattr("c2t.cli.generate.GRAPHED", ("cpu",))
     assert good("generate", "def add(a, b):", *few, "--graphs") == wanted
     write_prompts(tmp_path / "q.jsonl", ["def add(a, b):", "import os"])
     assert wanted.strip() in good("generate", "--prompts", tmp_path / "q.jsonl", *few, "--graphs")
