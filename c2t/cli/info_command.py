@@ -15,7 +15,6 @@ from c2t.verification.prompts import encode
 
 @o.with_models
 def info(
-    context: terminal.Context,
     models: o.Models,
     name: Annotated[
         str | None,
@@ -36,10 +35,9 @@ def info(
 ) -> None:
     """Describe a pair, a classifier or a harvest."""
     if check is None:
-        if others := set(terminal.given(context)) & set(o.Models._fields):
-            named = f"--{min(others).replace('_', '-')}"
+        if typed := shared.typed(models):
             raise InputError(
-                f"{named} is for --check PROMPT, which loads models; c2t info FOLDER describes a draft alone"
+                f"{typed.split()[0]} is for --check PROMPT, which loads models; c2t info FOLDER describes a draft alone"
             )
         shared.show(information.info(DEFAULT_PAIR if name is None else name))
         return

@@ -341,6 +341,7 @@ def test_info_checks_a_heads_first_guesses(at_home: Path) -> None:
     assert "name one with --draft" in refused("info", "tiny", "--check", "def add(a, b", "--draft", "lookup")
     assert "NAME and --model both say" in refused("info", "tiny", "--model", "tiny", "--check", "def")
     assert "--draft is for --check" in refused("info", "tiny", "--draft", "eagle")
+    assert "--model is for --check" in refused("info", "--model", "tiny")
 
 
 def test_info_of_folders(at_home: Path, tmp_path: Path) -> None:
