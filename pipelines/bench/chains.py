@@ -16,39 +16,32 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import torch
 import typer
-from jaxtyping import Float, Int
-from scipy.special import logit
-from sklearn.linear_model import LogisticRegression
-from torch import Tensor
+from jaxtyping import Float
 
 from c2t.classifier import TreeClassifier
 from c2t.costs.measure import Forwards, ForwardTimer, RealRounds
-from c2t.models.drafts.session import WrappedDraft
 from c2t.models.loading.load import Pair, load_pair
 from c2t.output.progress import progress_bar
-from c2t.policies import C2T, CaDDTree, Chain, ConfidenceChain, Eagle2, OptTree, Plain, SampledChain
+from c2t.policies import C2T, CaDDTree, Chain, ConfidenceChain, OptTree, Plain, SampledChain
 from c2t.policies.round_costs import Curve
 from c2t.policies.spec import describe
-from c2t.protocols import NextTokenDistributions, Policy
-from c2t.replay.lockstep import replay
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
-from c2t.sessions.wrapped import WrappedSession
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.evaluate import continuations, encode
 from c2t.study.interval import Interval, bootstrap
 from c2t.study.pareto import compare
 from c2t.study.points import Point
 from c2t.study.sweep import GridPolicy, SweepSettings, sweep
-from c2t.tree import Tree
 from pipelines import terminal
 from pipelines.bench.chain_prompts import Prompt, prompt_sets
+from pipelines.bench.confidence import ConfidenceDraft, Fitted, fit
 from pipelines.bench.decoding import short
 from pipelines.bench.lines import Json, append, computed
 from pipelines.options import PairName
@@ -67,49 +60,6 @@ BETAS = (0.4, 0.2, 0.1, 0.05)
 TURNS, MEASURED, NEW_TOKENS = 6, 3, 64  # in which costs are measured, on so many texts
 Field = Mapping[str, tuple[Pair, Sequence[Policy]]]  # family -> the pair that it drafts with, and its settings
 VERIFIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # tokens of timed forwards
-
-
-class Fitted(NamedTuple):
-    """Calibration on other prompts, a weight and a bias for each position of a chain. shares: how often the candidate
-    of each rank is accepted, over the first one."""
-
-    confidence: tuple[tuple[float, ...], tuple[float, ...]]
-    margin: tuple[tuple[float, ...], tuple[float, ...]]
-    shares: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class ConfidenceDraft(WrappedDraft):
-    """Draft whose candidates are as probable as calibrated confidence and their rank say, whatever its own
-    distribution is."""
-
-    fitted: Fitted
-
-    def session(self) -> "ConfidenceSession":
-        """Return a new session for one generation."""
-        return ConfidenceSession(self.draft.session(), self.fitted)
-
-
-class ConfidenceSession(WrappedSession):
-    """Session of the inner draft with other probabilities of its K most probable tokens."""
-
-    def __init__(self, draft: Any, fitted: Fitted):
-        super().__init__(draft)
-        self.fitted = fitted
-
-    def expand(self, tree: Tree, slots: Int[Tensor, "B F"]) -> NextTokenDistributions:
-        """See `c2t.protocols.Draft.expand`. The rest of the probability is that of the next token in rank."""
-        rows = self.draft.expand(tree, slots)
-        token, _ = rows.top(K + 1)
-        depth = tree.depth.gather(1, slots.clamp(min=0)) + 1
-        weights, biases = (torch.tensor(numbers) for numbers in self.fitted.confidence)
-        position = depth.clamp(max=len(weights) - 1)
-        accepted = torch.sigmoid(weights[position] * torch.logit(rows.confidence) + biases[position])
-        likely = accepted[..., None] * torch.tensor(self.fitted.shares)
-        rest = (1 - likely.sum(-1, keepdim=True)).clamp(min=1e-6)
-        log_probs = torch.cat([likely, rest], -1).log().to(rows.logits)
-        logits = torch.full_like(rows.logits, float("-inf")).scatter(-1, token, log_probs)
-        return NextTokenDistributions(logits, rows.hidden)
 
 
 class Costs(NamedTuple):
@@ -153,43 +103,6 @@ def families(pair: Pair, fitted: Fitted, classifier: TreeClassifier | None, temp
         trees[BY_NETWORK] = [C2T(classifier, beta, K=K, W=K, levels=LENGTH) for beta in BETAS]
     of_pair = {family: (pair, policies) for family, policies in (chains | trees).items()}
     return {**of_pair, BY_RANK: (by_rank, stopped)}
-
-
-def fit(pair: Pair, ids: Sequence[Sequence[int]], settings: SweepSettings) -> Fitted:
-    """Calibrate the estimates of acceptance on these prompts."""
-    sampling = settings.sampling
-    texts = continuations(pair, ids, settings.max_new_tokens, LENGTH, sampling)
-    streams = {"seed": sampling.seed, "sequences": range(len(ids)), "temperature": sampling.temperature}
-    samples: list[list[tuple[float, float, bool]]] = [[] for _ in range(LENGTH)]  # of each position
-    for step in replay(pair.draft, Chain(LENGTH), texts, record=("confidence", "top_probs"), **streams):
-        if step.tree is None:
-            continue
-        slots = torch.arange(LENGTH).expand(len(step.rows), -1)
-        confidence = step.extra["draft"].after(slots, "confidence")[..., 0]
-        probs = step.extra["draft"].after(slots, "top_probs").clamp(min=1e-12)
-        for row, length in enumerate(step.accepted.length.tolist()):
-            for position in range(min(length + 1, LENGTH)):
-                first, second = probs[row, position, :2].tolist()
-                sure = float(confidence[row, position])
-                samples[position].append((float(logit(sure)), float(np.log(first / second)), position < length))
-    ranks = np.zeros(K)
-    for step in replay(pair.draft, Eagle2(K=K, levels=1, N=K + 1), texts, **streams):
-        if step.tree is not None:
-            ended = step.accepted.length > 0
-            slots = step.accepted.slots[ended][:, 1] if bool(ended.any()) else step.rows[:0]
-            ranks += np.bincount(step.tree.rank[ended].gather(1, slots[:, None])[:, 0].tolist(), minlength=K)
-    fits = [[_logistic([(sample[which], sample[2]) for sample in of]) for of in samples] for which in (0, 1)]
-    confidence, margin = (tuple(zip(*fit, strict=True)) for fit in fits)
-    return Fitted(confidence, margin, tuple((ranks / max(ranks[0], 1)).tolist()))
-
-
-def _logistic(samples: Sequence[tuple[float, bool]]) -> tuple[float, float]:
-    """Return weight and bias of the logistic regression; those of no calibration where all labels are one."""
-    x, accepted = np.array([[value] for value, _ in samples]), [label for _, label in samples]
-    if len(set(accepted)) < 2:
-        return 1.0, 0.0
-    model = LogisticRegression().fit(np.clip(x, -20, 20), accepted)
-    return round(float(model.coef_[0, 0]), 3), round(float(model.intercept_[0]), 3)
 
 
 def judge(field: Field, prompts: Sequence[Prompt], settings: SweepSettings, doing: str) -> list[Point]:
@@ -308,7 +221,7 @@ def main(
     sets = prompt_sets(data, prompts, others)
     settings = SweepSettings(limit=None, temperature=temperature, max_new_tokens=new_tokens)
     ids = encode(loaded, sets.others, new_tokens, settings.sampling).ids
-    field = families(loaded, fit(loaded, ids, settings), network, temperature)
+    field = families(loaded, fit(loaded, ids, settings, LENGTH, K), network, temperature)
     costs = measure(field, ids[:MEASURED])
     chosen = fastest(judge(field, sets.others, settings, "chooses"), costs)
     points = judge(field, [prompt for of in sets.judged.values() for prompt in of], settings, "judges")

@@ -11,9 +11,10 @@ from c2t.protocols import NextTokenDistributions
 from c2t.replay.prompts import Prompt
 from c2t.study.points import Point
 from c2t.tree import Tree
-from pipelines.bench import chains
+from pipelines.bench import chains, confidence
 from pipelines.bench.chain_prompts import PromptSets, documents, functions
-from pipelines.bench.chains import ConfidenceSession, Costs, Fitted
+from pipelines.bench.chains import Costs
+from pipelines.bench.confidence import ConfidenceSession, Fitted
 from tests.rounding import assert_within, growth
 from tests.small_pair import TURNS
 from tests.tiny_heads import saved
@@ -87,8 +88,8 @@ def test_a_calibration_finds_weight_and_bias() -> None:
     torch.manual_seed(0)
     x = torch.randn(4000)
     labels = torch.rand(4000) < torch.sigmoid(1.5 * x - 0.5)
-    weight, bias = chains._logistic(list(zip(x.tolist(), labels.tolist(), strict=True)))
+    weight, bias = confidence._logistic(list(zip(x.tolist(), labels.tolist(), strict=True)))
     error = 4 * 2 / 4000**0.5  # four times the deviation of an estimate from so many, at least
     assert abs(weight - 1.5) < error
     assert abs(bias + 0.5) < error
-    assert chains._logistic([(0.3, True), (0.1, True)]) == (1.0, 0.0)
+    assert confidence._logistic([(0.3, True), (0.1, True)]) == (1.0, 0.0)
