@@ -9,6 +9,7 @@ import torch
 from c2t.policies.round_costs import Curve
 from c2t.protocols import NextTokenDistributions
 from c2t.replay.prompts import Prompt
+from c2t.sessions.wrapped import WrappedSession
 from c2t.study.points import Point
 from c2t.tree import Tree
 from pipelines.bench import chains, confidence
@@ -61,8 +62,8 @@ def test_the_fastest_setting_pays_for_its_own_rounds() -> None:
 
 
 def test_candidates_get_the_probability_of_confidence_and_rank() -> None:
-    class Inner:
-        passes = None
+    class Inner(WrappedSession):
+        def __init__(self) -> None: ...
 
         def expand(self, tree: Tree, slots: torch.Tensor) -> NextTokenDistributions:
             rows = NextTokenDistributions(torch.arange(20.0).expand(1, slots.shape[1], 20).clone())
