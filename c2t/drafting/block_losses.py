@@ -55,7 +55,7 @@ def seen(roots: Int[Tensor, "B A"], length: int, size: int) -> Bool[Tensor, "B n
 
 def joint_rows(head: BlockHead, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]) -> Float[Tensor, "v D"]:
     """Return the target's rows of these tokens and the Markov head's, side by side."""
-    return torch.cat([lm_head, head.markov.markov_w2.weight[tokens.to(lm_head.device)].to(lm_head)], 1)
+    return torch.cat([lm_head, head.markov_head.markov_w2.weight[tokens.to(lm_head.device)].to(lm_head)], 1)
 
 
 def first_slots(head: BlockHead, rows: Rows) -> Float[Tensor, "m D"]:
@@ -64,7 +64,7 @@ def first_slots(head: BlockHead, rows: Rows) -> Float[Tensor, "m D"]:
     parts = [block_states(head, rows, part + 1)[:, :, 0] for part in slots.split(BLOCKS, 1)]
     judged, previous = rows.judged.gather(1, slots), rows.ids.gather(1, slots + 1)
     hidden = torch.cat(parts, 1)
-    return torch.cat([hidden, head.markov.markov_w1(previous).to(hidden.dtype)], 2)[judged]
+    return torch.cat([hidden, head.markov_head.markov_w1(previous).to(hidden.dtype)], 2)[judged]
 
 
 def dspark_losses(head: BlockHead, joint: Float[Tensor, "v D"], rows: Rows) -> Losses:
@@ -80,7 +80,7 @@ def dspark_losses(head: BlockHead, joint: Float[Tensor, "v D"], rows: Rows) -> L
     previous = F.pad(rows.ids, (0, head.size)).gather(1, flat).view_as(positions)[judged]
     text = torch.arange(len(roots), device=roots.device)[:, None, None].expand_as(positions)[judged]
     true = rows.features[text, positions[judged]]
-    hidden, embedded = block_states(head, rows, roots)[judged], head.markov.markov_w1(previous)
+    hidden, embedded = block_states(head, rows, roots)[judged], head.markov_head.markov_w1(previous)
     counts = depth.bincount(minlength=head.size).clamp(min=1)
     weight = (-depth / DECAY).exp() / counts[depth]
     device = joint.device.type
@@ -88,7 +88,7 @@ def dspark_losses(head: BlockHead, joint: Float[Tensor, "v D"], rows: Rows) -> L
         joint = joint.to(torch.get_autocast_dtype(device))
     lm_head, markov = joint.split([hidden.shape[1], embedded.shape[1]], 1)
     apart, entropy, variation = Divergence.apply(hidden, embedded, lm_head.detach(), markov, true, weight)
-    logits = head.confidence(hidden, embedded).float()
+    logits = head.confidence_head(hidden, embedded).float()
     wrong = F.binary_cross_entropy_with_logits(logits, 1 - variation, reduction="none")
     parts = {"cross_entropy": entropy, "variation": variation, "confidence": wrong.detach()}
     figures = {
