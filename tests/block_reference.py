@@ -115,7 +115,7 @@ def after_path(head: BlockHead, slots: Tensor, path: list[int], lm_head: Tensor)
     """Logits after a path (the root first) and the confidence in them, by a chain of DSpark's steps; slots: states of
     the block, lm_head: its rows."""
     weights, kind = {name: weight.double() for name, weight in head.state_dict().items()}, head.form.markov_kind
-    rank, first = head.form.markov_rank, 0 if head.from_anchor else 1
+    rank, first = head.form.markov_rank, 0 if head.form.from_anchor else 1
     state = torch.zeros(rank).double()
     if head.form.dflash2:
         return after_selector(head, slots[first:], path, lm_head), None

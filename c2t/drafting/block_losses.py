@@ -55,14 +55,14 @@ def seen(roots: Int[Tensor, "B A"], length: int, size: int) -> Bool[Tensor, "B n
 
 def joint_rows(head: BlockHead, lm_head: Float[Tensor, "v H"], tokens: Int[Tensor, " v"]) -> Float[Tensor, "v D"]:
     """Return the target's rows of these tokens and the Markov head's, side by side."""
-    return torch.cat([lm_head, head.markov.markov_w2.weight[tokens.to(lm_head.device)].to(lm_head)], 1)
+    return torch.cat([lm_head, head.markov_head.markov_w2.weight[tokens.to(lm_head.device)].to(lm_head)], 1)
 
 
 def joint_states(
     head: BlockHead, hidden: Float[Tensor, "... H"], previous: Int[Tensor, "..."]
 ) -> Float[Tensor, "... D"]:
     """Return states of slots and the embeddings of the tokens before them, side by side."""
-    return torch.cat([hidden, head.markov.markov_w1(previous).to(hidden.dtype)], -1)
+    return torch.cat([hidden, head.markov_head.markov_w1(previous).to(hidden.dtype)], -1)
 
 
 def first_slots(head: BlockHead, rows: Rows) -> Float[Tensor, "m D"]:
@@ -93,7 +93,7 @@ def dspark_losses(head: BlockHead, joint: Float[Tensor, "v D"], rows: Rows) -> L
     if torch.is_autocast_enabled(device):
         joint = joint.to(torch.get_autocast_dtype(device))
     apart, entropy, variation = Divergence.apply(states, joint, true, weight)
-    logits = head.confidence(*states.tensor_split([true.shape[1]], 1)).float()
+    logits = head.confidence_head(*states.tensor_split([true.shape[1]], 1)).float()
     wrong = F.binary_cross_entropy_with_logits(logits, 1 - variation, reduction="none")
     parts = {"cross_entropy": entropy, "variation": variation, "confidence": wrong.detach()}
     figures = {

@@ -205,8 +205,8 @@ def new_dspark(given: Given) -> BlockHead:
     with torch.no_grad():
         size = usual_size(torch.cat([text.features for text in given.texts[:FITTED]]))
         head.norm.weight.fill_(FLAT * size)
-        nn.init.normal_(head.markov.markov_w1.weight, std=MARKOV_RANK**-0.5)
-        for weight in (head.markov.markov_w2.weight, *head.confidence.parameters()):
+        nn.init.normal_(head.markov_head.markov_w1.weight, std=MARKOV_RANK**-0.5)
+        for weight in (head.markov_head.markov_w2.weight, *head.confidence_head.parameters()):
             nn.init.zeros_(weight)
     return head
 
@@ -220,11 +220,11 @@ def dspark_form(target_layers: int, mask: int) -> BlockForm:
 
 def widened(head: BlockHead) -> BlockHead:
     """Return a stored head with the Markov head's rows of all tokens, zeros for those that it does not draft."""
-    if head.markov is None or head.lm_head is not None:
+    if head.markov_head is None or head.lm_head is not None:
         return head
     wide = BlockHead(head.config, replace(head.form, draft_vocab=None, own_lm_head=False)).to(head.fc.weight.device)
-    state, rows = head.state_dict(), torch.zeros_like(wide.markov.markov_w2.weight)
-    rows[slice(None) if head.tokens is None else head.tokens] = head.markov.markov_w2.weight
+    state, rows = head.state_dict(), torch.zeros_like(wide.markov_head.markov_w2.weight)
+    rows[slice(None) if head.tokens is None else head.tokens] = head.markov_head.markov_w2.weight
     wide.load_state_dict(state | {"markov_head.markov_w2.weight": rows})
     return wide
 

@@ -18,7 +18,6 @@ from c2t.errors import InputError, plain
 from c2t.grammars.grammar import Grammar
 from c2t.grammars.tool_calls import CallReader
 from c2t.models.loading.chat_templates import dialogue
-from c2t.output.stoppable import StoppableText
 from c2t.serving.access import LimitedBody
 from c2t.serving.answers import CHATS, COMPLETIONS, Choice, Form, Reply
 from c2t.serving.fields import ChatCompletion, Completion, Fields
@@ -29,6 +28,7 @@ from c2t.serving.metrics import Metrics
 from c2t.serving.refusals import KINDS, RETRY_AFTER, Refusal, error_body, unsupported
 from c2t.serving.structured import Compiler
 from c2t.serving.tools import ToolPrompt, ToolUse
+from c2t.verification.texts import new_text
 
 ASKED = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}  # fields that errors of prompts are about
 SILENT: TelemetryConfig = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
@@ -169,12 +169,11 @@ class _Api:
         echoes = [fields.echoed(number, ids, self.pair.tokenizer) for number, ids in enumerate(prompts)]
         field = fields.constraint()
         follows = "tools" if use else field and field[0].partition(".")[0]
-        hidden = self.decoder.eos if constraint else None  # other special tokens may be the constraint's own
         choices = [
             Choice(
                 index,
                 answer,
-                StoppableText(self.pair.tokenizer, fields.stops(), hidden),
+                new_text(self.pair.tokenizer, fields.stops(), self.decoder.eos, constraint is not None),
                 CallReader(self.tools.frame, free=field is None) if use else None,
                 bool(use and use.named),
                 None if fields.logprobs_count is None else form.writer(self.bytes_of),

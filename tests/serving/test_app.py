@@ -18,6 +18,7 @@ from c2t.models.loading.load import Pair, load_pair
 from c2t.models.target.prefixes import Prefixes
 from c2t.policies import Eagle2, Plain
 from c2t.serving.access import BODY
+from c2t.serving.refusals import ADDRESSES
 from c2t.serving.server import Server
 from tests.rounding import figure
 from tests.serving.served import client, gained, metrics, serving, until, with_template
@@ -261,8 +262,9 @@ def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="tiny has no chat template: use /v1/completions"):
         ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
     missing = httpx.get(f"{server.address}/v1/files")
-    said = "there is no such address: c2t serve has /v1/completions, "
-    assert (missing.status_code, missing.json()["error"]["message"][: len(said)]) == (404, said)
+    said = f"there is no such address: c2t serve has {', '.join(ADDRESSES)}"
+    assert (missing.status_code, missing.json()["error"]["message"]) == (404, said)
+    assert {*ADDRESSES} <= {route.path for route in server.config.app.routes}
     wrong = httpx.get(f"{server.address}/v1/completions")
     assert (wrong.status_code, wrong.headers["Allow"]) == (405, "POST")
 

@@ -68,18 +68,17 @@ class BlockForm:
 class BlockHead(Head):
     """Block drafter with DFlash's and DSpark's parameter names.
 
-    size: slots of a block; drafts: those that speak of a token, one for each depth. markov, confidence: its sequential
-    heads, None for none. lm_head: its own one, None where the target's is read. In training the embedding and the LM
-    head are frozen, the target's; everything else learns.
+    size: slots of a block. markov_head, confidence_head: None for none. lm_head: its own one, None where the target's
+    is read. In training the embedding and the LM head are frozen, the target's; everything else learns.
     """
 
+    markov_head: MarkovHead | None
+    confidence_head: ConfidenceHead | None
     embed_proj: nn.Sequential  # of Domino's
 
     def __init__(self, config: LlamaConfig, form: BlockForm):
         super().__init__(config)
-        self.form, self.size, self.from_anchor = form, form.size, form.from_anchor
-        self.drafts = form.size if form.from_anchor else form.size - 1
-        self.num_layers = config.num_hidden_layers
+        self.form, self.size, self.num_layers = form, form.size, config.num_hidden_layers
         hidden, vocabulary = config.hidden_size, form.draft_vocab or config.vocab_size
         self.fc = nn.Linear(len(form.layer_ids) * hidden, hidden, bias=False)
         self.hidden_norm, self.norm = (LlamaRMSNorm(hidden, eps=config.rms_norm_eps) for _ in range(2))
@@ -99,12 +98,9 @@ class BlockHead(Head):
             self.confidence_head = ConfidenceHead(hidden, form.markov_rank * form.confidence_reads_token)
 
     @property
-    def markov(self) -> MarkovHead | None:
-        return self.markov_head
-
-    @property
-    def confidence(self) -> ConfidenceHead | None:
-        return self.confidence_head
+    def drafts(self) -> int:
+        """Slots that speak of a token, one for each depth."""
+        return self.size if self.form.from_anchor else self.size - 1
 
     @property
     def summary(self) -> str:
@@ -128,8 +124,7 @@ class BlockHead(Head):
     def realigned(self) -> "BlockHead":
         """Return the head as it would be read in its other alignment, with the same weights."""
         other = copy.copy(self)
-        other.from_anchor, other.drafts = not self.from_anchor, self.size - self.from_anchor
-        other.form = replace(self.form, from_anchor=other.from_anchor)
+        other.form = replace(self.form, from_anchor=not self.form.from_anchor)
         return other
 
     @property

@@ -48,8 +48,8 @@ class BlockDraft(BaseDraft):
     the path if it has a sequential head other than that for confidence, a selector or TreeFlash's correction."""
 
     def __init__(self, head: BlockHead, lm_head: nn.Module):
-        self.head, self.vocabulary = head, None
-        reading = (head.sequential, head.candidate_selector, head.ar_approximation)
+        self.head, self.sequential, self.vocabulary = head, head.sequential, None
+        reading = (self.sequential, head.candidate_selector, head.ar_approximation)
         self.reads_path = any(part is not None for part in reading)
         if head.tokens is not None:
             self.vocabulary = DraftVocabulary(head.tokens, head.config.vocab_size)
@@ -58,7 +58,7 @@ class BlockDraft(BaseDraft):
         elif head.tokens is not None:
             lm_head = rows_of(lm_head, head.tokens)
         self.lm_head = Projection(lm_head)
-        self.bias = Projection(head.sequential.out) if head.sequential else None
+        self.bias = Projection(self.sequential.out) if self.sequential else None
 
     @property
     def hidden_size(self) -> int:
@@ -115,11 +115,12 @@ class BlockSession:
             logits, dflash2 = self.draft.lm_head(states).to(states.device), self.head.form.dflash2
             self.ahead = ByDepth(dflash2.unary(logits) if dflash2 else logits, states, self.draft.vocabulary)
         self._take_log_norms()
-        token, depth = (column.gather(1, slots.clamp(min=0)) for column in (tree.token, tree.depth))
+        columns = tree.token, tree.depth, tree.parent
+        token, depth, parent = (column.gather(1, slots.clamp(min=0)) for column in columns)
         depth = (depth + 1).clamp(max=self.head.drafts)
         rows: NextTokenDistributions = AtDepth(self.ahead, depth)
-        if self.head.sequential is not None:
-            rows = self.latest = self._after(self.head.sequential, rows.hidden, tree, slots)
+        if self.draft.sequential is not None:
+            rows = self.latest = self._after(self.draft.sequential, rows.hidden, token, depth, parent, slots)
         if self.head.ar_approximation is not None:
             rows = self.latest = self._corrected(self.head.ar_approximation, rows.hidden, token, depth, slots)
         if self.head.candidate_selector is not None:
@@ -128,13 +129,16 @@ class BlockSession:
         return rows
 
     def _after(
-        self, head: SequentialHead, hidden: Float[Tensor, "B F H"], tree: Tree, slots: Int[Tensor, "B F"]
+        self,
+        head: SequentialHead,
+        hidden: Float[Tensor, "B F H"],
+        token: Int[Tensor, "B F"],
+        depth: Int[Tensor, "B F"],
+        parent: Int[Tensor, "B F"],
+        slots: Int[Tensor, "B F"],
     ) -> NextTokenDistributions:
         """Return the distributions after the paths to these slots; for slots >= 0 only."""
-        columns = tree.token, tree.depth, tree.parent
-        token, depth, parent = (column.gather(1, slots.clamp(min=0)) for column in columns)
-        depth, real = (depth + 1).clamp(max=self.head.drafts), computed(slots >= 0)
-        before = hidden[..., :0]
+        real, before = computed(slots >= 0), hidden[..., :0]
         if head.state_size:
             self.paths = self.paths or ExpandedPaths.of_roots(len(slots), head.state_size, hidden)
             before = self.paths.states_at(parent)
@@ -174,17 +178,17 @@ class BlockSession:
         scores = log_probs + selector(token, rows.hidden, candidates)
         index = candidates if rows.vocabulary is None else rows.vocabulary.indices(candidates, None)
         shape = (*token.shape, rows.size)
-        logits = scores.new_full(shape, float("-inf")).scatter(-1, index, scores)
-        return rows.with_logits(logits.masked_fill((depth == self.head.drafts)[..., None], 0.0), None)
+        logits = scores.new_full(shape, float("-inf")).scatter_(-1, index, scores)
+        return rows.with_logits(logits.masked_fill_((depth == self.head.drafts)[..., None], 0.0), None)
 
     def _confidence(
         self, hidden: Float[Tensor, "B F H"], token: Int[Tensor, "B F"], depth: Int[Tensor, "B F"]
     ) -> Float[Tensor, "B F"] | None:
         head = self.head
-        if head.confidence is None:
+        if head.confidence_head is None:
             return None
-        embedded = head.markov.embedded(token) if head.confidence.rank else None
-        return head.confidence(hidden, embedded).sigmoid() * (depth < head.drafts)
+        embedded = head.markov_head.embedded(token) if head.confidence_head.rank else None
+        return head.confidence_head(hidden, embedded).sigmoid() * (depth < head.drafts)
 
     def _forward(self) -> Float[Tensor, "B K H"]:
         tokens = self.head.block(self.roots)

@@ -1,7 +1,6 @@
 """A draft made of a head of any kind and an LM head, and its session for one generation."""
 
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import torch
@@ -80,12 +79,6 @@ class EagleDraft(BaseDraft):
         if self._forms.get(name, (None,))[0] != version:
             self._forms[name] = version, make()
         return self._forms[name][1]
-
-
-@singledispatch
-def draft_of(head: Head, lm_head: nn.Module, rounded: bool) -> BaseDraft:
-    """Return the draft made of a head; a kind of head with another draft than EAGLE's registers that here."""
-    return EagleDraft(head, lm_head, rounded)
 
 
 class EagleSession(DraftSession):

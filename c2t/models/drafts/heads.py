@@ -7,7 +7,8 @@ from torch import nn
 from c2t.errors import InputError
 from c2t.models.drafts.block import BlockHead
 from c2t.models.drafts.block_draft import BlockDraft
-from c2t.models.drafts.head_draft import draft_of
+from c2t.models.drafts.head_draft import EagleDraft
+from c2t.models.drafts.medusa import MedusaDraft, MedusaHead
 from c2t.models.drafts.published_medusa import PublishedMedusaDraft, is_published, load_heads
 from c2t.models.drafts.session import BaseDraft
 from c2t.models.loading import eagle_checkpoint
@@ -59,7 +60,9 @@ def load(folder: Path, request: DraftRequest) -> BaseDraft:
     target.tap(head.taps(target.num_layers))
     if isinstance(head, BlockHead):
         return BlockDraft(head, target.lm_head)
-    return draft_of(head, target.lm_head, request.rounded)
+    if isinstance(head, MedusaHead):
+        return MedusaDraft(head, target.lm_head, request.rounded)
+    return EagleDraft(head, target.lm_head, request.rounded)
 
 
 def has_eagle_layer(folder: Path) -> bool:

@@ -78,12 +78,6 @@ class MarkovHead(nn.Module):
         gate, new, out = self.joint_proj(torch.cat([state, embedded, hidden], -1)).chunk(3, -1)
         return out.tanh(), torch.lerp(new.tanh(), state, gate.sigmoid())
 
-    def bias(self, previous: Int[Tensor, "*S"], hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S v"]:
-        """Return what the logits of slots with these states gain after these tokens; for kinds without a state."""
-        assert not self.state_size, "an rnn's bias depends on the whole path"
-        embedded = self.embedded(previous)
-        return self.markov_w2(self.step(embedded, hidden, embedded[..., :0])[0])
-
 
 class ConfidenceHead(nn.Module):
     """Guess at the share of a slot's next token that is accepted, sum_v min(p_v, q_v) at temperature 1, as a logit.

@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 
 from c2t.kernels.rows import rank
 from c2t.models.drafts.eagle import EagleHead
-from c2t.models.drafts.head_draft import EagleDraft, EagleSession, draft_of
+from c2t.models.drafts.head_draft import EagleDraft, EagleSession
 from c2t.models.drafts.session import BaseDraft
 from c2t.protocols import DraftVocabulary, NextTokenDistributions
 from c2t.tree import Tree
@@ -52,7 +52,6 @@ class MedusaHead(EagleHead):
         return torch.stack([self.at(hidden, depth) for depth in range(len(self.heads) + 1)], -2)
 
 
-@draft_of.register(MedusaHead)
 class MedusaDraft(BaseDraft):
     """Draft made of a Medusa-style head and the target's LM head, with one session per generation. rounded: see
     `EagleDraft`."""

@@ -134,7 +134,7 @@ def test_the_root_has_a_bias() -> None:
     _, _, rows = expanded(draft, [PROMPTS[1]], 1)
     states = block_states(draft.head, read_by(PROMPTS[1])[:-1], PROMPTS[1][-1])
     gained = rows.logits[0, 0] - TARGET.lm_head.weight @ states[0]
-    markov = draft.head.markov
+    markov = draft.head.markov_head
     assert_same_sums(gained.float(), markov.markov_w2.weight @ markov.markov_w1.weight[PROMPTS[1][-1]], 200)
     assert draft.reads_path
     assert NgramDraft(draft).mixing is READING
@@ -242,7 +242,7 @@ def test_own_tokens_are_trained_with_or_cut_out_of_all(trained: bool, tmp_path: 
         saved(tmp_path)
         save_file({"tokens": KEPT.int()}, tmp_path / "tokens.safetensors")
     draft = load_draft(str(tmp_path), copy.deepcopy(TARGET))
-    assert draft.head.markov.markov_w2.weight.shape == (len(KEPT), RANK)
+    assert draft.head.markov_head.markov_w2.weight.shape == (len(KEPT), RANK)
     _, _, rows = expanded(draft, [PROMPTS[1]], 1)
     states = block_states(draft.head, read_by(PROMPTS[1])[:-1], PROMPTS[1][-1])
     wanted, _ = after_path(draft.head, states, PROMPTS[1][-1:], TARGET.lm_head.weight[KEPT])

@@ -213,8 +213,8 @@ def test_a_map_names_the_own_vocabulary(kind: str, tmp_path: Path) -> None:
     assert draft.vocabulary.tokens.equal(KEPT)
     assert draft.head.lm_head.weight.float().equal(rows)
     if kind == "dspark":
-        assert draft.head.markov.markov_w1.weight.shape[0] == VOCABULARY
-        assert draft.head.markov.markov_w2.weight.shape[0] == len(KEPT)
+        assert draft.head.markov_head.markov_w1.weight.shape[0] == VOCABULARY
+        assert draft.head.markov_head.markov_w2.weight.shape[0] == len(KEPT)
     save_file(state | {"d2t": state["d2t"][:-1].clone()}, folder / "model.safetensors")
     with pytest.raises(InputError, match=f"draft_vocab_size = {len(KEPT)}, but .* has {len(KEPT) - 1} tokens"):
         load_draft(str(folder), TARGET)
@@ -236,8 +236,8 @@ def test_weights_that_are_no_real_numbers_are_refused(dtype: torch.dtype, tmp_pa
 
 def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None:
     folder = write(tmp_path, speculators("dspark"))
-    assert load_draft(f"{folder}+anchor=yes", copy.deepcopy(TARGET)).head.from_anchor
-    assert not load_draft(f"{folder}+anchor=no+ngrams", copy.deepcopy(TARGET)).draft.head.from_anchor
+    assert load_draft(f"{folder}+anchor=yes", copy.deepcopy(TARGET)).head.form.from_anchor
+    assert not load_draft(f"{folder}+anchor=no+ngrams", copy.deepcopy(TARGET)).draft.head.form.from_anchor
     assert parse("a/b+anchor=no").reads == "+anchor=no"
     for name, line in (
         (f"{folder}+anchor=1", r"write \+anchor=yes or \+anchor=no"),
