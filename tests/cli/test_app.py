@@ -390,7 +390,7 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         ("generate --classifier tinny", "no classifier is called 'tinny'; known: llama2-7b, .*tiny"),
         (
             "finetune --from tinny",
-            "no classifier is called 'tinny'; known: llama2-7b, .*tiny; c2t draft train makes one",
+            "no classifier is called 'tinny'; known: llama2-7b, .*tiny.*; c2t draft train",
         ),
         ("generate --pair ../tiny", "no such folder"),
         ("generate --target nowhere/at/all --draft x/y", "no such folder: nowhere/at/all"),
