@@ -13,7 +13,7 @@ from transformers import LlamaConfig
 from c2t import C2T, Eagle2, InputError, JointThreshold, Plain, SpeculativeDecoder
 from c2t.costs.statistics import Statistics
 from c2t.kernels.native import kernels
-from c2t.policies import DySpec, MCSDPlus, Sequoia
+from c2t.policies import POLICIES, DySpec, MCSDPlus, Sequoia
 from c2t.storage import paths
 from tests.eagle_reference import CONFIG, head_state, write_head
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
@@ -334,9 +334,7 @@ def test_values_of_other_kinds_are_refused(home: Path) -> None:
     assert done.stdout.splitlines() == [
         "a mapping is no prompt: give its input_ids, a text, or a list of messages",
         "a message's role = None must be one of system, developer, user, assistant, tool",
-        "no policy is called 'eagle'; known: plain, chain, dymax, dyjoint, eagle1, static, eagle2, c2t, threshold, "
-        "opttree, caddtree, talon, ddd, entropy, sampled-chain, specinfer, mcsd, mcsd+, sequoia, dyspec, "
-        "dyspec-threshold, budget, hierarchical",
+        f"no policy is called 'eagle'; known: {', '.join(POLICIES)}",
         "policy = Eagle2 is a class: give an instance, such as Eagle2()",
         "C2T: 'tiny' is no classifier: load one by TreeClassifier.from_pretrained",
         "Eagle2: N = 2.5 must be a whole number",

@@ -276,9 +276,10 @@ PROMISES: dict[str, dict[str, str]] = {
             tests/serving/test_app.py::test_two_prompts_are_read_at_a_time""",
         "A request without `max_tokens` gets 16 new tokens, in a chat 1,024, or as many as there is room for.": """
             tests/serving/test_app.py::test_who_names_no_number_gets_the_room_that_is_left""",
-        """A request must arrive whole within 20 seconds. Of more than 256 connections whose request has not arrived,
+        """A request must arrive whole within 20 seconds. Of more than 512 connections whose request has not arrived,
         the oldest are closed.""": """
-            tests/serving/test_server.py::test_requests_that_do_not_arrive_keep_nobody_out""",
+            tests/serving/test_server.py::test_requests_that_do_not_arrive_keep_nobody_out
+            tests/serving/test_server.py::test_clients_of_one_moment_are_all_read""",
         """If a round raises an error, each of its requests runs the next one alone. The one that raises it again gets
         status 500; the others keep their text, or the text's law where a policy samples its candidates. The log has
         the error.""": """

@@ -7,13 +7,14 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 20.0  # longest time for a request to arrive
-HALVES = 256  # most connections whose request has not arrived
+HALVES = 512  # most connections whose request has not arrived
+BURST = 0.1  # seconds that a connection has in any case: of many clients at the same time, each is read first
 UNREAD = 60.0  # seconds that a client may read nothing of an answer that is larger than the system's buffers
 
 
 class Connection(H11Protocol):
     """One connection of uvicorn's. arriving: the server's connections whose next request has not arrived, oldest
-    first, with their timers; one more than HALVES closes the oldest."""
+    first, with their timers; one more than HALVES closes the oldest, BURST later."""
 
     def __init__(self, arriving: dict["Connection", TimerHandle], **settings: Any):
         super().__init__(**settings)
@@ -52,11 +53,15 @@ class Connection(H11Protocol):
     def _wait(self) -> None:
         if self in self.arriving:
             return
-        if len(self.arriving) >= HALVES:
+        self.arriving[self] = self.loop.call_later(SECONDS, self.transport.close)
+        if len(self.arriving) > HALVES:
+            self.loop.call_later(BURST, self._close_oldest)
+
+    def _close_oldest(self) -> None:
+        if len(self.arriving) > HALVES:
             oldest = next(iter(self.arriving))
             oldest._stop_waiting()
             oldest.transport.close()
-        self.arriving[self] = self.loop.call_later(SECONDS, self.transport.close)
 
     def _stop_waiting(self) -> None:
         if timer := self.arriving.pop(self, None):

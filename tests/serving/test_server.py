@@ -102,6 +102,20 @@ def test_requests_that_do_not_arrive_keep_nobody_out(tiny: Pair, monkeypatch: py
                 assert half.recv(100) == b"", "it was ended"
 
 
+def test_clients_of_one_moment_are_all_read(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than connections may wait: none is closed before its request was read."""
+    monkeypatch.setattr(connections, "HALVES", 5)
+    monkeypatch.setattr(connections, "BURST", 5.0)
+    with served(SpeculativeDecoder(tiny, Plain())) as server:
+        clients = [socket.create_connection(server.socket.getsockname()) for _ in range(20)]
+        for client in clients:
+            client.settimeout(20)
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        for client in clients:
+            with client:
+                assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_a_client_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "UNREAD", 0.2)
     gone = Event()
