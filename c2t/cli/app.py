@@ -8,6 +8,7 @@ from c2t.cli.export import export_hub
 from c2t.cli.generate import generate
 from c2t.cli.info_command import info
 from c2t.cli.overview import PANELS
+from c2t.cli.parity import parity
 from c2t.cli.program import program
 from c2t.cli.serve import serve
 from c2t.cli.study import plot, sweep
@@ -17,6 +18,6 @@ from c2t.cli.view import view
 app = program(
     *(harvest, train, finetune),
     *(generate, serve, view, bench, tune, export_hub),
-    *(sweep, plot, info, policies, drafts),
+    *(sweep, plot, info, parity, policies, drafts),
 )
 app.add_typer(draft, name="draft", rich_help_panel=PANELS["draft"])

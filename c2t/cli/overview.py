@@ -36,6 +36,7 @@ LISTED = {
         "sweep": "Compare policies at many settings: how many tokens does each verify for the same tau?",
         "plot": "Plot the results of sweeps again, and compare the policies at equal acceptance length.",
         "info": "Describe a pair, a classifier or a harvest.",
+        "parity": "Say whether a tree's logits are plain decoding's bit for bit, and which modules differ.",
         "policies": "List the ways to build trees, with their settings.",
         "drafts": "List the names that drafts and pairs have.",
     },

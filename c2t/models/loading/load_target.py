@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from c2t.errors import InputError, one_line, refusing
@@ -53,25 +53,11 @@ def load_target(
             check_memory(Path(source), kind, config.dtype or torch.float32, as_stored)
         if tensor_parallel:
             where["distributed_config"] = distributed_config(source, trust_remote_code)
-        with _no_report():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=kind,
-                output_loading_info=True,
-                trust_remote_code=trust_remote_code,
-                **where,
-            )
     except InputError:
         raise
     except Exception as error:  # of many libraries, each with its own exceptions for wrong files
-        raise InputError(f"{source}: the language model cannot be loaded ({one_line(error)})") from error
-    model, loading = loaded
-    model.requires_grad_(False)
-    if loading["missing_keys"]:  # transformers would fill them with random numbers
-        names = ", ".join(sorted(loading["missing_keys"])[:3])
-        raise InputError(
-            f"{source}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again"
-        )
+        raise _not_loaded(source, error) from error
+    model = load_model(source, kind, trust_remote_code, **where)
     if tensor_parallel:
         gather_shared(model)
     if as_stored and by_default and (why := PackedModel.why_not_rounded(model)):
@@ -87,6 +73,30 @@ def load_target(
     placed = model if device_map or tensor_parallel else model.to(device)
     stored = StoredBlocks(placed, Path(source)) if as_stored else None
     return Target(placed, rounded=dtype in ROUNDED, int4=ROUNDED.get(dtype) == "int4", stored=stored)
+
+
+def load_model(source: str, dtype: Dtype, trust_remote_code: bool, **options: Any) -> PreTrainedModel:
+    """Load a model of transformers from checked files (`check_files`), with options of its `from_pretrained`.
+    InputError for one that cannot be loaded."""
+    try:
+        with _no_report():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, output_loading_info=True, trust_remote_code=trust_remote_code, **options
+            )
+    except Exception as error:  # of many libraries, each with its own exceptions for wrong files
+        raise _not_loaded(source, error) from error
+    model, loading = loaded
+    model.requires_grad_(False)
+    if loading["missing_keys"]:  # transformers would fill them with random numbers
+        names = ", ".join(sorted(loading["missing_keys"])[:3])
+        raise InputError(
+            f"{source}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again"
+        )
+    return model
+
+
+def _not_loaded(source: str, error: Exception) -> InputError:
+    return InputError(f"{source}: the language model cannot be loaded ({one_line(error)})")
 
 
 @contextmanager

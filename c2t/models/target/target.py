@@ -27,6 +27,7 @@ from c2t.models.packing.projection import Projection
 from c2t.models.packing.versions import Version, Versions
 from c2t.models.target.attention import TREE_ATTENTION, check_heads, tree_arguments
 from c2t.models.target.layers import layers_of
+from c2t.models.target.masks import mask_arguments
 from c2t.models.target.offloaded import device_of
 from c2t.models.target.packed_model import PackedModel
 from c2t.models.target.positions import positions_of, within
@@ -289,7 +290,8 @@ class Target:
         if isinstance(mask, TreeMask):
             masks = tree_arguments(mask)
         else:
-            masks = {"attention_mask": self._masks(mask, positions, cache)}
+            distance = lambda: positions[:, :, None] - cache.positions(positions)[:, None]  # noqa: E731
+            masks = {"attention_mask": mask_arguments(self.model, mask, distance)}
         hidden = self.model.base_model(
             input_ids=tokens,
             position_ids=within(positions, self.config),  # a text's last tree may extend past its last position
@@ -327,25 +329,6 @@ class Target:
     def logits(self, hidden: Float[Tensor, "B n H"]) -> Float[Tensor, "B n V"]:
         """Return the LM head's logits for these states."""
         return self._project(hidden).to(self.device)
-
-    def _masks(self, mask: Tensor, positions: Tensor, cache: KVCache) -> Tensor | dict[str, Tensor]:
-        """Return the 4-D mask for the model's attention, limited to its sliding window if it has one. A model with
-        several kinds of layers gets a mask for each kind."""
-        kinds = set(getattr(self.config, "layer_types", None) or ())
-        window = getattr(self.config, "sliding_window", None)
-        full = self._as_taken(mask[:, None])
-        if window is None or kinds == {"full_attention"}:
-            return full
-        stored = cache.positions(positions)
-        sliding = self._as_taken((mask & (positions[:, :, None] - stored[:, None] < window))[:, None])
-        return {"full_attention": full, "sliding_attention": sliding} if len(kinds) > 1 else sliding
-
-    def _as_taken(self, mask: Bool[Tensor, "B 1 n t"]) -> Tensor:
-        """Return a mask for the model's attention: eager attention adds it to the scores."""
-        if self.model.config._attn_implementation != "eager":
-            return mask
-        dtype = self.model.dtype
-        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 class TargetSession:

@@ -1,0 +1,46 @@
+"""c2t's target: packed layers on a CPU where a model has them, else transformers' layers row by row."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from c2t.models.target.target import Target
+from c2t.study.parity.nodes import Compared, PlainNode
+from c2t.tree import Tree
+
+
+class OwnTarget(Compared):
+    """A target's session after a prompt."""
+
+    def __init__(self, target: Target, prompt: Sequence[int]):
+        super().__init__()
+        self.length, self.device = len(prompt), target.device
+        self.session = target.session()
+        tokens, length = torch.tensor([list(prompt)]), torch.tensor([self.length])
+        self.first = self.session.prefill(tokens.to(self.device), length.to(self.device)).logits.values[0]
+
+    def step(self, token: int) -> Float[Tensor, " V"]:
+        """See `Compared.step`: a round of plain decoding."""
+        logits = self.session.verify(Tree.root(self._on([token]))).logits.values[0]
+        self.session.commit(self._on([[0]]), self._on([1]))
+        return logits
+
+    def back(self, count: int) -> None:
+        """See `Compared.back`."""
+        self.session.cache.return_to(self.session.lengths - count)
+
+    def verify(self, nodes: Sequence[PlainNode]) -> Float[Tensor, "n V"]:
+        """See `Compared.verify`."""
+        token, parent, depth = (self._on([column]) for column in zip(*nodes, strict=True))
+        log_joint = torch.zeros(token.shape, device=self.device)
+        alive = torch.ones(token.shape, dtype=torch.bool, device=self.device)
+        capped = torch.zeros(1, dtype=torch.long, device=self.device)
+        tree = Tree.of(Tree.certain(token, parent, depth - 1, log_joint, alive).blocks, capped=capped)
+        logits = self.session.verify(tree).logits.values
+        self.session.cache.drop()
+        return logits
+
+    def _on(self, numbers: Sequence) -> Int[Tensor, "..."]:
+        return torch.tensor(numbers, device=self.device)
