@@ -11,6 +11,8 @@ from c2t.errors import InputError
 from c2t.study.parity.activations import Activations, Difference, difference
 from c2t.study.parity.nodes import Compared, PlainNode, grow
 
+LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # number of a layer in a module's name
+
 
 class ParityRow(NamedTuple):
     """The comparison at one number of nodes. differing: nodes whose logits differ. ulp: by how much at most, see
@@ -52,6 +54,11 @@ class ModuleGroup(NamedTuple):
     count: int
     ulp: float
     rows: int
+
+    @property
+    def layers(self) -> list[str]:
+        """Numbers of the layers that differ, such as "3"."""
+        return [".".join(LAYER.findall(name)) for name in self.differing]
 
 
 def compare(
@@ -96,7 +103,7 @@ def grouped(activations: Mapping[str, Difference], order: Sequence[str]) -> list
     """Return the activations grouped over layers, in calling order. order: all activations of the model."""
     groups: dict[str, list[str]] = {}
     for name in order:
-        groups.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "*", name), []).append(name)
+        groups.setdefault(LAYER.sub("*", name), []).append(name)
     result = []
     for name, members in groups.items():
         differing = tuple(member for member in members if member in activations)

@@ -32,11 +32,12 @@ class ParityResult(NamedTuple):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The result for JSON."""
-        rows = [
-            row._asdict() | {"activations": {name: differs._asdict() for name, differs in row.activations.items()}}
-            for row in self.rows
-        ]
+        """The result for JSON. differing: numbers of the layers where a module
+        differs by itself, "" for a module of no layer."""
+        rows = []
+        for row, groups in zip(self.rows, self.groups, strict=True):
+            modules = [group._asdict() | {"differing": group.layers} for group in groups]
+            rows.append({**row._asdict(), "activations": modules})
         return {"rows": rows, "unseen": self.unseen}
 
 

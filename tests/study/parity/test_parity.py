@@ -105,7 +105,10 @@ def test_one_node_that_differs_is_explained() -> None:
     result = parity(model, [PROMPT], [1])
     assert result.rows[0].first == "lm_head <in>"
     assert "    one node alone differs" in "\n".join(lines(result))
-    assert result.figures["rows"][0]["activations"]["lm_head <in>"]["rows"] == 1
+    (row,) = result.figures["rows"]
+    assert [(each["name"], each["differing"], each["rows"]) for each in row["activations"]] == [
+        ("lm_head <in>", [""], 1)
+    ]
 
 
 def test_random_numbers_are_no_parity() -> None:
@@ -200,6 +203,7 @@ def test_places_are_grouped_over_layers() -> None:
     activations = {order[0]: Difference(1.0, 2), order[4]: Difference(0.5, 3), "head": Difference(2.0, 1)}
     first, last = grouped(activations, order)
     assert first == ("model.layers.*.q", (order[0], order[4]), 5, 1.0, 3)
+    assert first.layers == ["0", "2"]
     assert last == ("head", ("head",), 1, 2.0, 1)
 
 
