@@ -19,6 +19,7 @@ from pipelines.docs import (
     own_model,
     papers,
     parallel,
+    parity,
     platforms,
     speed,
 )
@@ -117,6 +118,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "serving": batches.serving,
     "gpu-texts": gpu.texts,
     "gpu-phases": gpu.phases,
+    "parity-nodes": parity.nodes,
+    "parity-modules": parity.modules,
     "constructions": constructions.constructions,
     "points": constructions.points,
     "paper-verdicts": papers.verdicts,
