@@ -63,7 +63,7 @@ def just_started(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def heard() -> Iterator[None]:
     """Signals have Python's own handlers: whoever runs the tests may ignore some, as nohup does."""
-    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in own.items()}
     yield
     for number, handler in before.items():

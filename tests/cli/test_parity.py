@@ -7,6 +7,7 @@ import pytest
 
 from c2t.kernels.native import kernels
 from c2t.storage import paths
+from c2t.study.parity import run
 from tests.cli.test_app import c2t, good, refused
 
 SMALL = ["--prefix", "20", "--rows", "1,5"]
@@ -55,6 +56,14 @@ def test_transformers_layers_are_compared(options: list[str], tmp_path: Path) ->
 )
 def test_what_cannot_be_compared_is_refused(options: list[str], line: str) -> None:
     assert line in refused("parity", target(), *options)
+
+
+def test_a_forward_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(run, "parity", fails)
+    assert "its forward fails (CUDA out of memory)" in refused("parity", target())
 
 
 def test_no_model_is_refused(tmp_path: Path) -> None:
