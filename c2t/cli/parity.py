@@ -42,7 +42,8 @@ def parity(
         typer.Option(help="Verify a tree with its mask, or a chain without one.", metavar="SHAPE"),
     ] = "tree",
     attention: Annotated[
-        str, typer.Option("--attn", help="transformers' attention: sdpa, eager, flash_attention_2 ...", parser=o.a_word)
+        str,
+        typer.Option("--attn", help="Attention of transformers: sdpa, eager, flash_attention_2 ...", parser=o.a_word),
     ] = "sdpa",
     prefix: Annotated[
         int, typer.Option(help="Tokens of the prompt; splits of long prefixes show only then.", min=1)
@@ -63,9 +64,12 @@ def parity(
 ) -> None:
     """Say whether a tree's logits are plain decoding's bit for bit, and which modules differ.
 
-    Each node is decoded as one token after its path, then M of them in one forward. A module's line counts the layers
-    where it differs by itself: on inputs that are exact. "<in>" is the code before a module, such as attention.
-    Equal here is no proof: try other prompts and lengths. Fused blocks and experts hide their inside.
+    Each node is decoded as one token after its path, then M of them in one forward. A module's
+    line counts the layers where it differs by itself: on inputs that are exact. "<in>" is the code
+    before a module, such as attention.
+
+    Equal here is no proof: try other prompts and lengths. Fused blocks and experts hide their
+    inside.
 
     Exit status: 0 all logits are equal, 1 some differ, 2 nothing could be compared.
     """
