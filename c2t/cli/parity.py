@@ -21,9 +21,11 @@ from c2t.study.parity import run
 
 def _numbers(text: str) -> list[int]:
     try:
-        return sorted({int(part) for part in text.split(",")})
+        counts = sorted({1, *(int(part) for part in text.split(","))})  # one node alone is the control
     except ValueError as error:
-        raise InputError(f"--rows {text}: give whole numbers, separated by commas, such as 1,4,16") from error
+        raise InputError(f"--rows {text}: give whole numbers, separated by commas, such as 4,16") from error
+    run.check_rows(counts)
+    return counts
 
 
 def parity(
@@ -42,9 +44,14 @@ def parity(
         typer.Option(help="Verify a tree with its mask, or a chain without one.", metavar="SHAPE"),
     ] = "tree",
     attention: Annotated[
-        str,
-        typer.Option("--attn", help="Attention of transformers: sdpa, eager, flash_attention_2 ...", parser=o.a_word),
-    ] = "sdpa",
+        str | None,
+        typer.Option(
+            "--attn",
+            help="Attention of transformers: sdpa, eager, flash_attention_2 ...",
+            show_default="sdpa",
+            parser=o.a_word,
+        ),
+    ] = None,
     prefix: Annotated[
         int, typer.Option(help="Tokens of the prompt; splits of long prefixes show only then.", min=1)
     ] = 512,
@@ -76,9 +83,12 @@ def parity(
     counts = _numbers(rows)
     texts = [prompt.turns[0] for prompt in shared.read(prompts or [])]
     if kernels or not is_model(model) or is_gguf(model):
+        if attention:
+            raise InputError(f"--attn {attention} is for models that transformers runs: leave it out")
         pair = shared.load(o.Models(pair=model, device=device, dtype=dtype, trust_remote_code=trust_remote_code))
         loaded, tokenizer = pair.target, pair.tokenizer
     else:
+        attention = attention or "sdpa"
         loaded = _of_transformers(model, attention, dtype, device, trust_remote_code)
         tokenizer = read_tokenizer(model, trust_remote_code)
         if shape == "tree":

@@ -66,6 +66,10 @@ def test_a_forward_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     assert "its forward fails (CUDA out of memory)" in refused("parity", target())
 
 
+def test_an_option_that_nothing_would_read_is_refused() -> None:
+    assert "--attn eager is for models that transformers runs" in refused("parity", "tiny", "--attn", "eager")
+
+
 def test_no_model_is_refused(tmp_path: Path) -> None:
     assert "config.json" in refused("parity", tmp_path)
     assert "is called 'tinny'" in refused("parity", "tinny")

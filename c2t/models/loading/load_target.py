@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from c2t.errors import InputError, one_line, refusing
+from c2t.errors import InputError, refusing
 from c2t.models.gguf.stored import StoredBlocks, stored_dtype
 from c2t.models.loading.checkpoint_files import check_files
 from c2t.models.loading.memory import check_memory
@@ -23,6 +23,7 @@ Dtype = torch.dtype | str
 # Dtypes that weights are rounded to, on a CPU.
 ROUNDED = {torch.int8: "int8", torch.int4: "int4"}  # type: ignore[attr-defined]
 AS_STORED = "as stored"  # dtype of a converted GGUF: its blocks as they are, where it has some; else DEFAULT
+_NOT_LOADED = "{}: the language model cannot be loaded"
 DEFAULT = "default"  # dtype of a target that `default_dtype` chooses; "auto" is transformers' word for the checkpoint's
 
 
@@ -43,7 +44,7 @@ def load_target(
     where: dict[str, Any] = {"device_map": device_map} if device_map else {}
     if dtype == torch.float64:
         where["experts_implementation"] = "eager"  # of mixtures of experts; torch's grouped products take no float64
-    try:
+    with refusing(_NOT_LOADED.format(source)):
         kind = default_dtype(source, trust_remote_code) if dtype == DEFAULT else dtype
         if kind in ROUNDED:  # what it is rounded from; a file's own numbers are read from it, and no weight
             kind = torch.bfloat16 if is_bf16(source, trust_remote_code) else torch.float32
@@ -53,10 +54,6 @@ def load_target(
             check_memory(Path(source), kind, config.dtype or torch.float32, as_stored)
         if tensor_parallel:
             where["distributed_config"] = distributed_config(source, trust_remote_code)
-    except InputError:
-        raise
-    except Exception as error:  # of many libraries, each with its own exceptions for wrong files
-        raise _not_loaded(source, error) from error
     model = load_model(source, kind, trust_remote_code, **where)
     if tensor_parallel:
         gather_shared(model)
@@ -78,13 +75,10 @@ def load_target(
 def load_model(source: str, dtype: Dtype, trust_remote_code: bool, **options: Any) -> PreTrainedModel:
     """Load a model of transformers from checked files (`check_files`), with options of its `from_pretrained`.
     InputError for one that cannot be loaded."""
-    try:
-        with _no_report():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, output_loading_info=True, trust_remote_code=trust_remote_code, **options
-            )
-    except Exception as error:  # of many libraries, each with its own exceptions for wrong files
-        raise _not_loaded(source, error) from error
+    with refusing(_NOT_LOADED.format(source)), _no_report():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, trust_remote_code=trust_remote_code, **options
+        )
     model, loading = loaded
     model.requires_grad_(False)
     if loading["missing_keys"]:  # transformers would fill them with random numbers
@@ -93,10 +87,6 @@ def load_model(source: str, dtype: Dtype, trust_remote_code: bool, **options: An
             f"{source}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again"
         )
     return model
-
-
-def _not_loaded(source: str, error: Exception) -> InputError:
-    return InputError(f"{source}: the language model cannot be loaded ({one_line(error)})")
 
 
 @contextmanager

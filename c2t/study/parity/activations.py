@@ -25,13 +25,18 @@ class Difference(NamedTuple):
     rows: int
 
 
+def largest(*differences: Difference) -> Difference:
+    """Return the most ulp and the most rows of any of them."""
+    return Difference(*map(max, zip(*differences, strict=True)))
+
+
 def difference(computed: Float[Tensor, "n ..."], expected: Float[Tensor, "n ..."]) -> Difference | None:
     """Return how rows differ; None if all are equal."""
     if computed.equal(expected):
         return None
     computed, expected, eps = computed.flatten(1), expected.flatten(1), torch.finfo(computed.dtype).eps
-    largest = expected.double().abs().amax(1).clamp(min=torch.finfo(expected.dtype).tiny)
-    unit = torch.exp2(largest.log2().floor()) * eps
+    size = expected.double().abs().amax(1).clamp(min=torch.finfo(expected.dtype).tiny)
+    unit = torch.exp2(size.log2().floor()) * eps
     ulp = (computed.double() - expected.double()).abs().amax(1) / unit
     return Difference(float(ulp.max()), int((computed != expected).any(1).sum()))
 
@@ -124,7 +129,7 @@ class Activations:
         stored = [None if new is None else torch.cat([node[i] for node in nodes], 1) for i, new in enumerate(numbers)]
         for computed, expected in zip(numbers, stored, strict=True):
             if computed is not None and (differs := difference(computed[0], expected[0])):
-                self._differing[tensor] = max(differs, self._differing.get(tensor, differs))
+                self._differing[tensor] = largest(differs, self._differing.get(tensor, differs))
         if self._mode == "compare":
             return None
         return [value if expected is None else expected for value, expected in zip(values, stored, strict=True)]

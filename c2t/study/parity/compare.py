@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from c2t.errors import InputError
-from c2t.study.parity.activations import Activations, Difference, difference
+from c2t.study.parity.activations import Activations, Difference, difference, largest
 from c2t.study.parity.nodes import Compared, PlainNode, grow
 
 LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # number of a layer in a module's name
@@ -32,8 +32,7 @@ class ParityRow(NamedTuple):
         """Return the comparison of this one's prompts and another's."""
         activations = dict(self.activations)
         for name, differs in other.activations.items():
-            before = activations.get(name, differs)
-            activations[name] = Difference(*map(max, before, differs))
+            activations[name] = largest(differs, activations.get(name, differs))
         return ParityRow(
             self.rows,
             self.nodes + other.nodes,
@@ -70,13 +69,7 @@ def compare(
     InputError for a model whose numbers are not the same twice.
     """
     nodes, alone = grow(model, max(rows), branches)
-    _check_same_twice(model, nodes)
     return [_row(model, nodes[:count], alone[:count], activations) for count in rows]
-
-
-def _check_same_twice(model: Compared, nodes: Sequence[PlainNode]) -> None:
-    if not model.verify(nodes).equal(model.verify(nodes)):
-        raise InputError("the model is not deterministic: the same forward twice gave other logits")
 
 
 def _row(
@@ -92,10 +85,12 @@ def _row(
         with activations.comparing(len(nodes), force=True) as differing:
             model.verify(nodes)
         isolated = {name: differing[name] for name in activations.order if name in differing}
+    if not logits.equal(model.verify(nodes)):
+        raise InputError("the model is not deterministic: the same forward twice gave other logits")
     differs = difference(logits, alone) or Difference(0.0, 0)
     flipped = logits.argmax(-1) != alone.argmax(-1)
-    largest = alone[flipped].float().topk(2).values
-    gaps = tuple((largest[:, 0] - largest[:, 1]).tolist())
+    best, second = alone[flipped].float().topk(2).values.unbind(1)
+    gaps = tuple((best - second).tolist())
     return ParityRow(len(nodes), len(nodes), differs.rows, differs.ulp, gaps, first, isolated)
 
 
@@ -108,6 +103,6 @@ def grouped(activations: Mapping[str, Difference], order: Sequence[str]) -> list
     for name, members in groups.items():
         differing = tuple(member for member in members if member in activations)
         if differing:
-            most = [max(values) for values in zip(*(activations[member] for member in differing), strict=True)]
+            most = largest(*(activations[member] for member in differing))
             result.append(ModuleGroup(name, differing, len(members), *most))
     return result

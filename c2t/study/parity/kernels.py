@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from c2t.models.target.target import Target
-from c2t.study.parity.nodes import Compared, PlainNode
+from c2t.study.parity.nodes import Compared, PlainNode, tree_of
 from c2t.tree import Tree
 
 
@@ -33,12 +33,7 @@ class OwnTarget(Compared):
 
     def verify(self, nodes: Sequence[PlainNode]) -> Float[Tensor, "n V"]:
         """See `Compared.verify`."""
-        token, parent, depth = (self._on([column]) for column in zip(*nodes, strict=True))
-        log_joint = torch.zeros(token.shape, device=self.device)
-        alive = torch.ones(token.shape, dtype=torch.bool, device=self.device)
-        capped = torch.zeros(1, dtype=torch.long, device=self.device)
-        tree = Tree.of(Tree.certain(token, parent, depth - 1, log_joint, alive).blocks, capped=capped)
-        logits = self.session.verify(tree).logits.values
+        logits = self.session.verify(tree_of(nodes, self.device)).logits.values
         self.session.cache.drop()
         return logits
 

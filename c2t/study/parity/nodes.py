@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from c2t.models.target.target import check_logits
+from c2t.tree import Tree
 
 
 class PlainNode(NamedTuple):
@@ -90,10 +91,9 @@ def grow(model: Compared, count: int, branches: int) -> tuple[list[PlainNode], F
     return nodes, torch.stack(logits)
 
 
-def paths_of(nodes: Sequence[PlainNode]) -> Bool[Tensor, "n n"]:
-    """Return for every node which nodes are on its path, itself included."""
-    sees = torch.eye(len(nodes), dtype=torch.bool)
-    for number, node in enumerate(nodes):
-        if node.parent >= 0:
-            sees[number] |= sees[node.parent]
-    return sees
+def tree_of(nodes: Sequence[PlainNode], device: torch.device) -> Tree:
+    """Return the nodes as a tree, the first one as its root."""
+    token, parent, depth = (torch.tensor([column], device=device) for column in zip(*nodes, strict=True))
+    alive = torch.ones_like(token, dtype=torch.bool)
+    certain = Tree.certain(token, parent, depth - 1, torch.zeros(token.shape, device=device), alive)
+    return Tree.of(certain.blocks, capped=torch.zeros_like(token[:, 0]))

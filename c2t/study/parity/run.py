@@ -50,8 +50,7 @@ def parity(
     rows: the numbers M. InputError for numbers out of range, for texts longer than the model's positions, for a model
     that cannot be compared (`StockModel`), and for one that is not deterministic.
     """
-    for count in rows:
-        check_whole("rows", count, least=1, most=MOST_ROWS)
+    check_rows(rows)
     limit = (
         model.max_positions if isinstance(model, Target) else positions_of(model.config.get_text_config(decoder=True))
     )
@@ -71,6 +70,12 @@ def parity(
     together = _together(results)
     groups = [grouped(row.activations, activations.order) for row in together]
     return ParityResult(together, groups, sorted(activations.unseen))
+
+
+def check_rows(rows: Sequence[int]) -> None:
+    """Raise InputError unless these numbers of nodes fit one forward."""
+    for count in rows:
+        check_whole("rows", count, least=1, most=MOST_ROWS)
 
 
 def _together(results: Sequence[list[ParityRow]]) -> list[ParityRow]:

@@ -12,7 +12,8 @@ from c2t.errors import InputError
 from c2t.models.target.masks import KINDS, mask_arguments
 from c2t.models.target.offloaded import device_of
 from c2t.study.parity.activations import Activations
-from c2t.study.parity.nodes import Compared, PlainNode, paths_of
+from c2t.study.parity.nodes import Compared, PlainNode, tree_of
+from c2t.tree import Tree
 
 
 class StockModel(Compared):
@@ -34,11 +35,11 @@ class StockModel(Compared):
         self.activations, self.chain, self.length = activations, chain, len(prompt)
         self.device = device_of(model.get_input_embeddings())
         self.cache = DynamicCache()
-        self.first = self._run(prompt, range(self.length))[-1]
+        self.first = self._forward(self._on(prompt), self._on(range(self.length)))[-1]
 
     def step(self, token: int) -> Float[Tensor, " V"]:
         """See `Compared.step`."""
-        return self._run([token], [self.cache.get_seq_length()])[0]
+        return self._forward(self._on([token]), self._on([self.cache.get_seq_length()]))[0]
 
     def last_step(self, token: int) -> Float[Tensor, " V"]:
         """See `Compared.last_step`; what the modules compute is stored as the next node's."""
@@ -51,23 +52,25 @@ class StockModel(Compared):
 
     def verify(self, nodes: Sequence[PlainNode]) -> Float[Tensor, "n V"]:
         """See `Compared.verify`."""
-        positions = [self.length + node.depth for node in nodes]
-        mask = {} if self.chain else self._mask(nodes, self._on(positions))
-        logits = self._run([node.token for node in nodes], positions, **mask)
+        tree = tree_of(nodes, self.device)
+        positions = tree.positions(torch.tensor([self.length], device=self.device))
+        mask = {} if self.chain else {"attention_mask": self._mask(tree, positions)}
+        logits = self._forward(tree.token, positions, **mask)
         self.back(len(nodes))
         return logits
 
-    def _run(self, tokens: Sequence[int], positions: Sequence[int], **mask: Any) -> Float[Tensor, "n V"]:
-        ids, position_ids = self._on(tokens), self._on(positions)
-        out = self.model(input_ids=ids, position_ids=position_ids, past_key_values=self.cache, use_cache=True, **mask)
+    def _forward(
+        self, tokens: Int[Tensor, "1 n"], positions: Int[Tensor, "1 n"], **mask: Tensor | dict[str, Tensor]
+    ) -> Float[Tensor, "n V"]:
+        out = self.model(input_ids=tokens, position_ids=positions, past_key_values=self.cache, use_cache=True, **mask)
         return out.logits[0].to(self.device)
 
     def _on(self, numbers: Sequence[int]) -> Int[Tensor, "1 n"]:
         return torch.tensor([list(numbers)], device=self.device)
 
-    def _mask(self, nodes: Sequence[PlainNode], positions: Int[Tensor, "1 n"]) -> dict[str, Any]:
+    def _mask(self, tree: Tree, positions: Int[Tensor, "1 n"]) -> Tensor | dict[str, Tensor]:
         """Return the mask of a tree: each node sees the prompt and its path."""
-        prompt = torch.ones(len(nodes), self.length, dtype=torch.bool)
-        sees = torch.cat([prompt, paths_of(nodes)], 1)[None].to(self.device)
-        keys = torch.cat([torch.arange(self.length, device=self.device)[None], positions], 1)
-        return {"attention_mask": mask_arguments(self.model, sees, lambda: positions[:, :, None] - keys[:, None])}
+        prompt = self._on(range(self.length))
+        sees = torch.nn.functional.pad(tree.ancestors(), (self.length, 0), value=True)
+        keys = torch.cat([prompt, positions], 1)
+        return mask_arguments(self.model, sees, lambda: positions[:, :, None] - keys[:, None])

@@ -32,8 +32,8 @@ class RowByRow(nn.Module):
         return torch.cat([self.hidden[0](x[:, i : i + 1]) for i in range(x.shape[1])], 1)
 
 
-def _attention(order: int) -> Callable[..., tuple[Tensor, None]]:
-    """Return attention of one query after the other, over the visible keys alone; order: -1 reverses them where there
+def _attention(reverse: bool) -> Callable[..., tuple[Tensor, None]]:
+    """Return attention of one query after the other, over the visible keys alone; reverse: in reverse order where there
     are several queries of a tree."""
 
     def attend(
@@ -49,8 +49,8 @@ def _attention(order: int) -> Callable[..., tuple[Tensor, None]]:
                 else attention_mask[0, 0, number]
             )
             k, v = key[:, :, seen], value[:, :, seen]
-            if 1 < queries <= 20:
-                k, v = k[:, :, ::order] if order > 0 else k.flip(2), v[:, :, ::order] if order > 0 else v.flip(2)
+            if reverse and 1 < queries <= 20:
+                k, v = k.flip(2), v.flip(2)
             weight = (query[:, :, number, None] * k).sum(-1).mul(module.scaling).softmax(-1)
             rows.append((weight[..., None] * v).sum(2))
         return torch.stack(rows, 1), None
@@ -58,8 +58,8 @@ def _attention(order: int) -> Callable[..., tuple[Tensor, None]]:
     return attend
 
 
-for name, order in ((IN_ORDER, 1), (REVERSED, -1)):
-    ALL_ATTENTION_FUNCTIONS.register(name, _attention(order))
+for name, reverse in ((IN_ORDER, False), (REVERSED, True)):
+    ALL_ATTENTION_FUNCTIONS.register(name, _attention(reverse))
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, sdpa_mask)
 
 

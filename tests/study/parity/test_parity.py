@@ -13,7 +13,7 @@ from c2t.models.target.target import Target
 from c2t.study.parity.activations import Activations, Difference, difference
 from c2t.study.parity.compare import grouped
 from c2t.study.parity.kernels import OwnTarget
-from c2t.study.parity.nodes import PlainNode, grow, paths_of
+from c2t.study.parity.nodes import PlainNode, grow, tree_of
 from c2t.study.parity.run import MOST_ROWS, lines, parity, prompt_ids
 from c2t.study.parity.stock import StockModel
 from tests.marks import slow_except
@@ -180,13 +180,9 @@ def test_the_tree_is_best_first_and_its_beginnings_are_trees() -> None:
     assert all(node.parent < number for number, node in enumerate(nodes))
     assert all(node.depth == nodes[node.parent].depth + 1 for node in nodes[1:])
     assert [node.parent for node in grow(own, 6, 1)[0]] == [-1, 0, 1, 2, 3, 4]
-    sees = paths_of(nodes)
-    for number, node in enumerate(nodes):
-        path = [number]
-        while (above := nodes[path[-1]].parent) >= 0:
-            path.append(above)
-        assert sees[number].nonzero()[:, 0].tolist() == path[::-1]
-        assert len(path) == node.depth + 1
+    assert_equal(
+        tree_of(nodes, own.device).positions(torch.tensor([30])), torch.tensor([[30 + node.depth for node in nodes]])
+    )
 
 
 def test_a_difference_is_in_units_of_the_rows_largest_number() -> None:
