@@ -13,8 +13,8 @@ import torch
 from c2t.batching import BatchDecoder, Request
 from c2t.costs.policy_text import policy_for, with_budget
 from c2t.costs.statistics import Statistics, Trace, total
-from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
-from c2t.cuda_graphs.target import SIZES, StaticTarget
+from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
+from c2t.cuda_graphs.target import SLOTS, StaticTarget
 from c2t.decoding import Step
 from c2t.errors import InputError, check_kind, check_whole
 from c2t.grammars.constraint import Constraint
@@ -77,6 +77,12 @@ class Parts(NamedTuple):
     draft: Any  # a DraftModel, or None
     policy: Policy
 
+    def record(self) -> None:
+        """Record all graphs, once a prompt was read."""
+        self.target.record()
+        if isinstance(self.policy, StaticPolicy):
+            self.draft.record()
+
 
 class SpeculativeDecoder:
     """Decodes with a pair and a policy: the target's own text, in fewer target forwards.
@@ -85,8 +91,8 @@ class SpeculativeDecoder:
     is not exact gives a warning.
 
     graph_tokens: decode by CUDA graphs, with memory for texts of this many tokens, prompt included (0: no graphs).
-    Experimental: one H100 has run it, see docs/gpu.md. Graphs support EAGLE-1/2 heads without n-grams, with EAGLE-2,
-    C2T, joint-threshold and entropy trees, chains, and plain decoding; InputError for others.
+    Every tree's text is then plain decoding's, see docs/gpu.md; experimental. Where the draft phase has no fixed shapes
+    (`StaticDraft.refuses`), graphs verify only. InputError for a target that cannot be recorded.
 
     budget: maximum number of tokens that a round verifies, over all prompts. The most confident nodes of the policy's
     trees are selected. "auto" chooses the number for the most tokens per second on this machine, by costs that are
@@ -157,9 +163,7 @@ class SpeculativeDecoder:
             return
         parts = self._parts(rows)
         list(generate(*parts, [[0]] * rows, max_new_tokens=2, sampling=Sampling()))
-        parts.target.record(self.policy.size.tokens)
-        if parts.draft is not None:
-            parts.draft.record()
+        parts.record()
 
     def generate(
         self,
@@ -353,15 +357,12 @@ class SpeculativeDecoder:
         return self._static[size]
 
     def _by_graphs(self, rows: int) -> "Parts":
-        capacity = self.graph_tokens + self.policy.levels + 2  # the last round may run past the end
-        draft, policy = None, self.policy
-        if policy.levels:
-            if policy.size.tokens > SIZES[-1]:
-                most = f"trees of at most {SIZES[-1]:,} tokens, and this policy's may have {policy.size.tokens:,}"
-                raise InputError(f"CUDA graphs verify {most}; decode without graphs (graph_tokens = 0)")
-            draft = StaticDraft(self.pair.draft, level_plan_of(policy), rows, capacity)
-            policy = StaticPolicy(policy)
-        return Parts(StaticTarget(self.pair.target, rows, capacity), draft, policy)
+        draft, policy = self.pair.draft, self.policy
+        capacity = self.graph_tokens + policy.levels + 2  # the last round may run past the end
+        target = StaticTarget(self.pair.target, rows, capacity, max(SLOTS, policy.size.tokens))
+        if policy.levels and not StaticDraft.refuses(draft, policy):
+            draft, policy = StaticDraft(draft, policy, rows, capacity), StaticPolicy(policy)
+        return Parts(target, draft, policy)
 
     @property
     def eos(self) -> frozenset[int]:

@@ -16,6 +16,7 @@ from c2t.kernels.native import kernels
 from c2t.policies import POLICIES, DySpec, MCSDPlus, Sequoia
 from c2t.storage import paths
 from tests.eagle_reference import CONFIG, head_state, write_head
+from tests.marks import slow_except
 from tests.toys import FAMILIES, PROMPTS, SIZES, language_model, save_language_model, toy_classifier
 
 ROOT = Path(__file__).parents[1]
@@ -375,13 +376,24 @@ def test_the_embedded_pair_writes_what_generate_writes(monkeypatch: pytest.Monke
         assert output.total.tau > 1  # else exactness would say little
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", [Eagle2(K=3, levels=3, N=9), C2T(toy_classifier(), beta=0.4), Plain()], ids=str)
-def test_graphs_write_the_same_text(policy, home: Path, tmp_path: Path) -> None:
+BY_GRAPHS = {
+    "eagle2": (Eagle2(K=3, levels=3, N=9), ""),
+    "c2t": (C2T(toy_classifier(), beta=0.4), ""),
+    "plain": (Plain(), ""),
+    "drafted by the loop: n-grams": (Eagle2(K=3, levels=3, N=9), "+ngrams"),
+    "drafted by the loop: sequoia": (Sequoia(acceptance=(0.5, 0.3), N=8, levels=3), ""),
+    "trees of up to 111 tokens": (Eagle2(levels=2, N=None), ""),
+}
+
+
+@pytest.mark.parametrize("name", slow_except(BY_GRAPHS, "drafted by the loop: n-grams"))
+def test_graphs_write_the_same_text(name: str, home: Path, tmp_path: Path) -> None:
     """On a CPU they are called, not replayed; the target has heads that the kernel serves."""
+    policy, ending = BY_GRAPHS[name]
     model = language_model(LlamaConfig(**{**SIZES, "head_dim": 16}))
     save_language_model(tmp_path / "target", model)
-    parts = {"target": tmp_path / "target", "draft": home / "checkpoints" / "toy" / "draft", "dtype": torch.float64}
+    draft = f"{home / 'checkpoints' / 'toy' / 'draft'}{ending}"
+    parts = {"target": tmp_path / "target", "draft": draft, "dtype": torch.float64}
     expected = SpeculativeDecoder.from_pretrained(**parts, policy=policy).generate(PROMPTS, 12)
     decoder = SpeculativeDecoder.from_pretrained(**parts, policy=policy, graph_tokens=40)
     assert decoder.generate(PROMPTS, 12).sequences == expected.sequences
@@ -397,11 +409,9 @@ def test_graphs_refuse_what_they_do_not_serve(home: Path, tmp_path: Path) -> Non
     model = language_model(LlamaConfig(**{**SIZES, "head_dim": 16}))
     save_language_model(tmp_path / "target", model)
     parts = {"target": tmp_path / "target", "draft": home / "checkpoints" / "toy" / "draft", "graph_tokens": 40}
-    with pytest.raises(InputError, match=r"CUDA graphs serve eagle2 .*, c2t with a classifier of two layers"):
-        SpeculativeDecoder.from_pretrained(**parts, policy=Sequoia(acceptance=(0.5,), N=8))
-    with pytest.raises(InputError, match="trees of at most 1,024 tokens, and this policy's may have 1,111"):
-        SpeculativeDecoder.from_pretrained(**parts, policy=Eagle2(levels=12, N=None))
-    with pytest.raises(InputError, match="CUDA graphs serve EAGLE-1/2 heads, without n-grams"):
-        SpeculativeDecoder.from_pretrained(**parts | {"draft": f"{parts['draft']}+ngrams"}, policy=Eagle2(N=8))
+    experts = language_model(FAMILIES["mixtral"])
+    save_language_model(tmp_path / "experts", experts)
+    with pytest.raises(InputError, match="graphs cannot serve MixtralExperts, whose products depend on the text"):
+        SpeculativeDecoder.from_pretrained(**parts | {"target": tmp_path / "experts"}, policy=Plain())
     with pytest.raises(InputError, match="graph_tokens = -1 must be at least 0"):
         SpeculativeDecoder.from_pretrained(**parts | {"graph_tokens": -1}, policy=Plain())

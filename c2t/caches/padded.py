@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.caches.pool import KVPool
+from c2t.errors import InputError
 from c2t.kernels.compact import compact
 from c2t.kernels.layer_buffers import LayerBuffers
 
@@ -186,13 +187,21 @@ class StaticKVCache(KVCache):
         """Allocate buffers for `rows` rows, with the heads and dimensions of another cache."""
         for layer, buffer in enumerate(like.buffers):
             shape = (2, rows, buffer.shape[-3], self.capacity, buffer.shape[-1])
-            self.buffers[layer] = buffer.new_zeros(shape)
+            try:
+                self.buffers[layer] = buffer.new_zeros(shape)
+            except torch.OutOfMemoryError as error:
+                raise InputError(f"no memory for {rows} texts of {self.length} tokens: choose fewer of them") from error
         self.lengths = torch.zeros(rows, dtype=torch.long, device=self.buffers[0].device)
 
     def keep(self, index: Int[Tensor, "B m"], count: Int[Tensor, " B"]) -> None:
         """See `KVCache.keep`; lengths change in place."""
         self._compact(index, count)
         self.lengths.add_(count)
+        self.drop()
+
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """See `KVCache.rewind`; lengths change in place."""
+        self.lengths.sub_(back)
         self.drop()
 
     def select(self, rows: Int[Tensor, " b"]) -> None:
@@ -203,3 +212,18 @@ class StaticKVCache(KVCache):
         lengths = self.lengths[rows]
         self.lengths.zero_()
         self.lengths[:count] = lengths
+
+
+class TreeKVCache(StaticKVCache):
+    """Cache of the target: a forward appends a tree's slots `tree_slots`, and sees all slots of the buffers."""
+
+    tree_slots: Int[Tensor, " n"]
+
+    def update(
+        self, keys: Float[Tensor, "B H n D"], values: Float[Tensor, "B H n D"], layer: int, *_args, **_kwargs
+    ) -> tuple[Float[Tensor, "B H t D"], Float[Tensor, "B H t D"]]:
+        """Write one layer's keys and values; return those of the whole buffer."""
+        buffer, slots = self.buffers[layer], self.length + self.tree_slots
+        buffer[0].index_copy_(2, slots, keys)
+        buffer[1].index_copy_(2, slots, values)
+        return buffer[0], buffer[1]

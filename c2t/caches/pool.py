@@ -112,6 +112,10 @@ class KVPool:
         """Roll each row back to this many committed slots; nothing is written."""
         self.lengths, self._used = lengths, lengths.tolist()
 
+    def rewind(self, back: Int[Tensor, " B"]) -> None:
+        """Discard the last back[r] committed slots of row r; nothing is written."""
+        self.return_to(self.lengths - back)
+
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order. Nothing is moved."""
         if self.lengths is None:

@@ -26,7 +26,6 @@ from c2t.study import acceptance
 from c2t.verification.prompt_ids import check_length
 
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
-GRAPHED = ("cuda",)  # elsewhere graphs are called kernel by kernel, padded
 # Options of generate -> options that cannot be given with them, and the line that says so.
 EXCLUSIVE = {
     "prompts": (("chat", "prompt"), "--prompts is in place of PROMPT and of --chat: leave one out"),
@@ -110,8 +109,8 @@ def generate(
     if threads is not None:
         torch.set_num_threads(threads)
     pair = shared.load(models, tp)
-    if graphs and pair.target.device.type not in GRAPHED:
-        raise InputError(f"--graphs is for CUDA devices, and the target is on {pair.target.device}: leave it out")
+    if graphs:
+        o.check_graphed(pair.target.device)
     if tuned:
         pair, chosen, entry = tuned_policy(pair, len(texts), temperature, classifier, tp)
         check_tuned_with(entry, classifier)

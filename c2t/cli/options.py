@@ -138,6 +138,13 @@ Graphs = Annotated[
     bool,
     _models("Decode by CUDA graphs (experimental).", "--graphs"),
 ]
+GRAPHED = ("cuda",)  # elsewhere graphs are called kernel by kernel, padded
+
+
+def check_graphed(device: Any) -> None:
+    """Raise InputError unless graphs are recorded on this device of torch."""
+    if device.type not in GRAPHED:
+        raise InputError(f"--graphs is for CUDA devices, and the target is on {device}: leave it out")
 
 
 class Models(NamedTuple):

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from c2t.cli import options as o
 from c2t.cli import shared, terminal
+from c2t.cuda_graphs.target import StaticTarget
 from c2t.errors import InputError, refusing
 from c2t.kernels.device import checked_device
 from c2t.models.gguf.reader import is_gguf
@@ -38,6 +39,7 @@ def parity(
         ),
     ],
     kernels: Annotated[bool, typer.Option("--kernels", help="Run a folder or Hub id by c2t, too.")] = False,
+    graphs: Annotated[bool, typer.Option("--graphs", help="Run by c2t's CUDA graph (experimental).")] = False,
     rows: Annotated[str, typer.Option(help="Numbers of nodes in one forward.", metavar="N,N,...")] = "1,2,4,8,16,60",
     shape: Annotated[
         Literal["tree", "chain"],
@@ -82,11 +84,14 @@ def parity(
     """
     counts = _numbers(rows)
     texts = [prompt.turns[0] for prompt in shared.read(prompts or [])]
-    if kernels or not is_model(model) or is_gguf(model):
+    if kernels or graphs or not is_model(model) or is_gguf(model):
         if attention:
             raise InputError(f"--attn {attention} is for models that transformers runs: leave it out")
         pair = shared.load(o.Models(pair=model, device=device, dtype=dtype, trust_remote_code=trust_remote_code))
         loaded, tokenizer = pair.target, pair.tokenizer
+        if graphs:
+            o.check_graphed(pair.target.device)
+            loaded = StaticTarget(pair.target, rows=1, capacity=prefix + max(counts), room=max(counts))
     else:
         attention = attention or "sdpa"
         loaded = _of_transformers(model, attention, dtype, device, trust_remote_code)
@@ -97,7 +102,13 @@ def parity(
         result = run.parity(loaded, run.prompt_ids(tokenizer, texts, prefix), counts, shape == "chain")
     for line in run.lines(result):
         terminal.say(line)
-    settings = {"model": model, "kernels": isinstance(loaded, Target), "shape": shape, "attention": attention}
+    settings = {
+        "model": model,
+        "kernels": isinstance(loaded, Target),
+        "graphs": graphs,
+        "shape": shape,
+        "attention": attention,
+    }
     terminal.result(json, "parity", result.figures, {**settings, "prefix": prefix, "dtype": dtype})
     if any(row.differing for row in result.rows):
         raise typer.Exit(1)

@@ -23,38 +23,43 @@ from c2t.cuda_graphs.candidates import candidates
 from c2t.cuda_graphs.graph import Flags, Graph
 from c2t.errors import InputError
 from c2t.kernels.compact import LONGEST
-from c2t.kernels.level_plan import LevelPlan
+from c2t.kernels.level_attention import WORD, LevelMask, ancestor_bits, level_attention
 from c2t.kernels.nodes import Blocks
 from c2t.kernels.rows import TopK, rank
 from c2t.kernels.select import select
 from c2t.kernels.static_tree import StaticTree
-from c2t.kernels.tree_attention import tree_attention
-from c2t.kernels.tree_mask import WORD, TreeMask, ancestor_bits
 from c2t.models.drafts.head_draft import EagleSession
 from c2t.models.drafts.session import DraftSession, refuse_nan
-from c2t.models.target.attention import check_heads
+from c2t.models.target.attention import has_blocks
 from c2t.policies.eagle2 import rerank
-from c2t.protocols import Root
+from c2t.protocols import Policy, Root
 from c2t.tree import COLUMNS, Tree
 
 
 class StaticDraft:
     """DraftModel for `StaticPolicy`, for at most `rows` rows and texts of at most `capacity` tokens. All generations
-    use the same memory, so only one runs at a time. InputError for heads without a fused form."""
+    use the same memory, so only one runs at a time. InputError for what it `refuses`."""
 
-    def __init__(self, draft: Any, plan: LevelPlan, rows: int, capacity: int):
-        if not draft.has_graphs:
-            raise InputError(
-                "CUDA graphs serve EAGLE-1/2 heads, without n-grams; decode without graphs (graph_tokens = 0)"
-            )
-        if draft.fused is None:
-            raise InputError("CUDA graphs need an EAGLE-1/2 head with plain or scaled positions; decode without graphs")
-        if next(draft.head.parameters()).is_cuda:
-            check_heads(draft.head.config)
-        if plan.levels >= LONGEST:
-            raise InputError(f"CUDA graphs draft fewer than {LONGEST} levels, and this policy has {plan.levels}")
-        self.draft, self.plan, self.rows, self.capacity = draft, plan, rows, capacity
+    def __init__(self, draft: Any, policy: Any, rows: int, capacity: int):
+        if why := self.refuses(draft, policy):
+            raise InputError(f"CUDA graphs draft {why}")
+        self.draft, self.plan, self.rows, self.capacity = draft, policy.level_plan, rows, capacity
         self.phase: DraftGraph | None = None
+
+    @staticmethod
+    def refuses(draft: Any, policy: Any) -> str | None:
+        """Return what a draft phase of fixed shapes is limited to, where a draft or policy has none; else None."""
+        plan = getattr(policy, "level_plan", None)
+        if plan is None:
+            return (
+                "eagle2 (not its ablations), chain, threshold, entropy without leaf_above, and "
+                "c2t with a classifier of two layers on a node's columns"
+            )
+        if not draft.has_graphs or draft.fused is None:
+            return "with EAGLE-1/2 heads of plain or scaled positions, without n-grams"
+        if next(draft.head.parameters()).is_cuda and not has_blocks(draft.head.config):
+            return "with heads of 16, 32, 64, 128 or 256 dimensions"
+        return f"fewer than {LONGEST} levels" if plan.levels >= LONGEST else None
 
     def session(self) -> "StaticSession":
         """Return a new session, for one generation."""
@@ -70,22 +75,10 @@ class StaticDraft:
             graph()
 
 
-def level_plan_of(policy) -> LevelPlan:
-    """Return a policy's level plan; InputError if it has none."""
-    plan = getattr(policy, "level_plan", None)
-    if plan is None:
-        served = "eagle2 (not its ablations), chain, threshold, c2t with a classifier of two layers on a node's columns"
-        raise InputError(
-            f"CUDA graphs serve {served}, and entropy without leaf_above; decode without graphs (graph_tokens = 0)"
-        )
-    return plan
-
-
 class StaticPolicy:
     """A policy with a level plan, all of which the draft runs by itself."""
 
-    def __init__(self, policy):
-        self.plan = level_plan_of(policy)
+    def __init__(self, policy: Policy):
         self.proposal, self.exact, self.levels = policy.proposal, policy.exact, policy.levels
 
     def __call__(self, draft: "StaticSession", root: Root) -> Tree:
@@ -176,9 +169,6 @@ class DraftGraph:
         bits = self.tree.bits.shape[2]
         self.not_root = torch.full((bits,), -1, dtype=torch.int32, device=device)
         self.not_root[0] = -2
-        self.blocks = [
-            torch.arange(words, dtype=torch.int32, device=device).repeat(rows, words, 1) for words in range(bits + 1)
-        ]
 
     def adopt(self, reader: EagleSession) -> None:
         """Take over the state of an ordinary session that has read the prompts."""
@@ -261,15 +251,12 @@ class DraftGraph:
     ) -> Float[Tensor, "B n H"]:
         """Run the head on tokens whose keys and values belong `start` slots after the prefixes; of row r the first
         sizes[r] are real."""
-        block, words = self.blocks[bits.shape[2]], bits.shape[2]
-        whole = torch.full_like(block[:, :, 0], words)
-        small = (column.int() for column in (self.cache.lengths, sizes, positions))
-        mask = TreeMask(bits.contiguous(), block, whole, *small)
+        mask = LevelMask(bits.contiguous(), self.cache.lengths.int(), sizes.int())
         end = start + tokens.shape[1]
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             self.cache.pending = start
-            return tree_attention(query, *self.cache.update(key, value, layer), mask, slots=end)
+            return level_attention(query, *self.cache.update(key, value, layer), mask, end)
 
         return self.head(features, tokens, positions, attend)
 

@@ -1,43 +1,50 @@
-"""Verification of fixed shapes: one graph of the target for each size that trees are padded to."""
+"""Verification of one fixed shape, recorded as a graph, in which every token has plain decoding's bits."""
 
-from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
-from c2t.caches.padded import StaticKVCache
+from c2t.caches.padded import TreeKVCache
 from c2t.caches.ragged import SlotLogits
 from c2t.cuda_graphs.graph import Graph
+from c2t.cuda_graphs.row_independence import check_rows
 from c2t.errors import InputError
+from c2t.kernels.rms_norm import RMSNorm
 from c2t.kernels.tree_mask import TreeMask
 from c2t.models.target.target import Target, TargetSession, Verified
 from c2t.tree import Tree
 
-SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # tokens that a tree is padded to
+SLOTS = 64  # tokens of a row in the recorded forward: on a GPU they take hardly longer than one
 
 
 class StaticTarget:
-    """A target whose sessions verify by graphs: of at most `rows` rows and texts of at most `capacity` tokens; one
-    generation at a time, since all use the same memory.
+    """A target whose sessions verify by one recorded forward of SLOTS tokens a row: of at most `rows` rows, texts of at
+    most `capacity` tokens and trees of at most `room` tokens. Generations use the same memory, so only one runs at a
+    time.
 
-    target: one of the same weights as the caller's, which stays as it is, with tree attention switched on and on a CUDA
-    device its norms and MLPs compiled.
+    Plain decoding's one token is padded to the same forward, and larger trees are verified SLOTS tokens at a time. So
+    every token goes through the same kernels, in products of the same shapes. Its logits then have the bits of plain
+    decoding with as many rows, if a product's rows do not depend on each other, which is checked on a CUDA device, and
+    norms and attention do not either (`c2t.kernels.rms_norm`, `c2t.kernels.tree_attention`).
+
+    target: one of the same weights as the caller's, which stays as it is. InputError for what cannot be recorded.
     """
 
-    def __init__(self, target: Target, rows: int, capacity: int, sizes: Sequence[int] = SIZES):
-        if len({weight.device for weight in target.model.parameters()}) > 1:
-            raise InputError("graphs need a target on one device; leave device_map out")
+    def __init__(self, target: Target, rows: int, capacity: int, room: int = SLOTS):
+        check_recordable(target)
         self.target = target.sharing_weights()
         self.target.use_tree_attention()
+        replace_norms(self.target.model)
         if target.device.type == "cuda":
-            compile_small_operations(self.target.model)
-        self.rows, self.capacity, self.sizes = rows, capacity, sorted(sizes)
-        self.cache: StaticKVCache | None = None
-        self.graphs: dict[int, tuple[Padded, Graph]] = {}
+            compile_mlps(self.target.model)
+            check_rows(self.target.model, rows * SLOTS)
+        self.rows, self.capacity, self.room = rows, capacity, -(-room // SLOTS) * SLOTS
+        self.cache: TreeKVCache | None = None
+        self.trees = Slots.empty(rows, self.room, self.device)
+        self.graph = Graph(self._verify, self.device)
 
     @property
     def config(self) -> PreTrainedConfig:
@@ -53,59 +60,89 @@ class StaticTarget:
         """Start a generation."""
         return StaticTargetSession(self)
 
-    def graph(self, size: int) -> "tuple[Padded, Graph]":
-        """Return the graph for trees of `size` slots, with the tensors that it reads and writes."""
-        if size not in self.graphs:
-            padded = Padded.empty(self.rows, size, self.device)
-            self.graphs[size] = padded, Graph(partial(self._verify, padded), self.device)
-        return self.graphs[size]
-
     @torch.inference_mode()
-    def record(self, most: int) -> None:
-        """Record the graphs for trees of up to so many tokens, once a prompt was read."""
-        for smaller, size in zip((0, *self.sizes), self.sizes, strict=False):
-            if smaller < most:
-                padded, graph = self.graph(size)
-                padded.alive.zero_()
-                graph()
+    def record(self) -> None:
+        """Record the forward, once a prompt was read."""
+        self.trees.alive.zero_()
+        self.graph()
 
-    def _verify(self, padded: "Padded") -> None:
-        lengths = self.cache.lengths
-        token, parent, depth = padded.whole
-        parent, depth = (torch.where(padded.alive, column, -1) for column in (parent, depth))
-        positions = lengths[:, None] + depth + 1
-        self.cache.drop()
-        mask = TreeMask.of(parent, padded.alive, positions, lengths)
+    def verify(self, tree: Tree) -> tuple[Float[Tensor, "B n V"], Float[Tensor, "B n D"]]:
+        """Return logits and features of trees, and of the slots after them."""
+        self.trees.fill(tree)
+        parts = []
+        for first in range(0, tree.size, SLOTS):
+            self.trees.first.fill_(first)
+            self.graph()
+            # The next forward writes to the same memory.
+            parts.append([part.clone() if tree.size > SLOTS else part for part in self.trees.out])
+        logits, features = (torch.cat(part, 1) if len(part) > 1 else part[0] for part in zip(*parts, strict=True))
+        return logits, features
+
+    def _verify(self) -> None:
+        lengths, trees = self.cache.lengths, self.trees
+        here = trees.first + torch.arange(SLOTS, device=self.device)
+        token, depth = trees.token.index_select(1, here), trees.depth.index_select(1, here)
+        alive = trees.alive.index_select(1, here)
+        parent = torch.where(trees.alive, trees.parent, -1)
+        positions = lengths[:, None] + torch.where(alive, depth, -1) + 1
+        self.cache.tree_slots = here
+        mask = TreeMask.of(parent, alive, positions, lengths, trees.first)
         hidden = self.target.forward(token, positions, mask, self.cache)
-        padded.out[:] = [self.target.logits(hidden), self.target.features(hidden)]
+        trees.out[:] = [self.target.logits(hidden), self.target.features(hidden)]
 
 
-def compile_small_operations(model: PreTrainedModel) -> None:
-    """Compile norms and MLPs, so that the operations around their matrix products become one kernel each: as several
-    kernels they cost more to start than to run. Modules that are compiled already stay as they are."""
+def check_recordable(target: Target) -> None:
+    """Raise InputError for a target whose forward is not made of the same kernels every time, or not on one device."""
+    if len({weight.device for weight in target.model.parameters()}) > 1:
+        raise InputError("graphs need a target on one device; leave device_map out")
+    if target.is_split:
+        raise InputError("graphs need a target in one process; leave --tp out")
+    kinds = {type(module).__name__ for module in target.model.modules()}
+    if experts := next((kind for kind in sorted(kinds) if kind.endswith("Experts")), None):
+        raise InputError(f"graphs cannot serve {experts}, whose products depend on the text; decode without graphs")
+    dtype, is_cuda = next(target.model.parameters()).dtype, target.device.type == "cuda"
+    if is_cuda and dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise InputError("this card does not compute in bfloat16: choose --dtype float16")
+
+
+def replace_norms(model: nn.Module) -> None:
+    """Compute RMS norms row by row. Others stay as they are: in one shape they sum in one order, by more kernels."""
     for module in model.modules():
-        if type(module).__name__.endswith(("RMSNorm", "MLP")) and module._compiled_call_impl is None:
+        if type(module).__name__.endswith("RMSNorm") and (norm := RMSNorm.of(module)) is not None:
+            module.forward = norm.__call__
+
+
+def compile_mlps(model: nn.Module) -> None:
+    """Compile MLPs, so that the operations between their products become one kernel: as several kernels they cost more
+    to start than to run. Modules that are compiled already stay as they are."""
+    for module in model.modules():
+        if type(module).__name__.endswith("MLP") and module._compiled_call_impl is None:
             module.compile()
 
 
-class Padded(NamedTuple):
-    """Trees that a graph reads, and its results for them in `out`: logits and features. whole: token, parent and depth
-    of each slot; those of dead ones are left over from other trees."""
+class Slots(NamedTuple):
+    """Trees that the graph reads, `first` being the first slot that it verifies, and its results in `out`: logits and
+    features. Slots that are not alive have columns left over from other trees."""
 
-    whole: Int[Tensor, "3 B n"]
-    alive: Bool[Tensor, "B n"]
+    token: Int[Tensor, "B N"]
+    parent: Int[Tensor, "B N"]
+    depth: Int[Tensor, "B N"]
+    alive: Bool[Tensor, "B N"]
+    first: Int[Tensor, ""]
     out: list[Float[Tensor, "B n _"]]
 
     @classmethod
-    def empty(cls, rows: int, size: int, device: torch.device) -> "Padded":
-        """Return `rows` trees of `size` dead slots."""
-        whole = torch.zeros(3, rows, size, dtype=torch.long, device=device)
-        return cls(whole, torch.zeros(rows, size, dtype=torch.bool, device=device), [])
+    def empty(cls, rows: int, size: int, device: torch.device) -> "Slots":
+        """Return `rows` trees of `size` slots, none of them alive."""
+        token, parent, depth = torch.zeros(3, rows, size, dtype=torch.long, device=device)
+        alive = torch.zeros(rows, size, dtype=torch.bool, device=device)
+        return cls(token, parent, depth, alive, torch.zeros((), dtype=torch.long, device=device), [])
 
     def fill(self, tree: Tree) -> None:
-        """Copy the trees in; the slots after them are dead."""
+        """Copy the trees in; the slots after them are not alive."""
         rows, size = tree.token.shape
-        self.whole[:, :rows, :size] = tree.blocks.whole[:3]
+        for name in ("token", "parent", "depth"):
+            getattr(self, name)[:rows, :size] = getattr(tree, name)
         self.alive.zero_()
         self.alive[:rows, :size] = tree.alive
 
@@ -127,22 +164,20 @@ class StaticTargetSession(TargetSession):
             raise InputError(f"{len(tokens)} prompts are more than the {self.owner.rows} rows of the graphs")
         verified = super().prefill(tokens, lengths)
         if self.owner.cache is None:
-            room = self.owner.sizes[-1]
-            self.owner.cache = StaticKVCache(self.owner.target.num_layers, self.owner.capacity, room)
-            self.owner.cache.allocate(self.cache, self.owner.rows)
+            cache = TreeKVCache(self.owner.target.num_layers, self.owner.capacity, self.owner.room)
+            cache.allocate(self.cache, self.owner.rows)
+            self.owner.cache = cache
         self.owner.cache.adopt(self.cache)
         self.cache, self.rows = self.owner.cache, len(tokens)
         return verified
 
     def verify(self, tree: Tree) -> Verified:
-        """See `TargetSession.verify`; InputError for trees of more slots than the largest graph has."""
-        fitting = [size for size in self.owner.sizes if size >= tree.size]
-        if not fitting:
-            raise InputError(f"a tree of {tree.size} slots is larger than the largest graph, {self.owner.sizes[-1]}")
-        padded, graph = self.owner.graph(fitting[0])
-        padded.fill(tree)
-        graph()
-        logits, features = padded.out
+        """See `TargetSession.verify`; InputError for larger trees than there is room for."""
+        if tree.size > self.owner.room:
+            raise InputError(
+                f"a tree of {tree.size} tokens is larger than the {self.owner.room} that graphs have room for"
+            )
+        logits, features = self.owner.verify(tree)
         padded_logits = SlotLogits.of(logits)
         slots = padded_logits.packed_index[: self.rows, : tree.size]
         return Verified(padded_logits._replace(packed_index=slots), features[: self.rows, : tree.size])

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from c2t.kernels.level_attention import WORD
 from c2t.kernels.network import COLUMNS, Network
 from c2t.kernels.rows import TopK, triton
 from c2t.kernels.static_tree import StaticTree
-from c2t.kernels.tree_mask import WORD
 
 if triton is not None:
     import triton.language as tl

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.tree_mask import WORD
+from c2t.kernels.level_attention import WORD
 
 
 class StaticTree(NamedTuple):
-    """Columns of B trees (`c2t.tree.Tree`) with room for n slots, and the bits of `tree_mask.ancestor_bits`.
+    """Columns of B trees (`c2t.tree.Tree`) with room for n slots, and the bits of `level_attention.ancestor_bits`.
 
     A dead slot has no probability and sees itself only. sizes: alive slots. capped: nodes that only a limit excluded.
     """

@@ -10,11 +10,11 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cuda_graphs.draft import DraftGraph, StaticDraft
 from c2t.cuda_graphs.target import StaticTarget
 from c2t.kernels.features import FEATURES
-from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.network import Network
 from c2t.models.drafts.eagle import EagleHead
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.target.target import Target
+from c2t.protocols import Policy
 from c2t.tree import Tree
 
 PROMPT = 8  # tokens really read; the rest of a prefix is zeros
@@ -51,7 +51,7 @@ class Shapes(NamedTuple):
 
 FULL = Shapes(
     *("LLaMA-2 7B", 4096, 11008, 32, 32, 32000, torch.bfloat16, (512, 4096)),
-    verified=(1, 60, 8, 16, 32, 64, 65, 96, 128, 192, 256, 300),
+    verified=(1, 60, 16, 64, 65, 128, 256, 300),
     ragged={4: (16, 32, 60), 16: (16, 32, 60)},
     ranked={32000: (1, 15, 64), 128256: (1, 15, 64)},
     room=320,
@@ -83,18 +83,17 @@ def random_head(shapes: Shapes, target: Target) -> EagleDraft:
 
 
 def with_prefixes(target: Target, rows: int, prefix: int, shapes: Shapes) -> StaticTarget:
-    """Return the target with graphs and with prefixes in its memory."""
-    sizes = {*shapes.verified, *(2 * mean for means in shapes.ragged.values() for mean in means)}
-    static = StaticTarget(target, rows, prefix + shapes.room, sorted(sizes))
+    """Return the target with a graph and with prefixes in its memory."""
+    static = StaticTarget(target, rows, prefix, shapes.room)
     tokens = torch.zeros(rows, PROMPT, dtype=torch.long, device=target.device)
     static.session().prefill(tokens, torch.full((rows,), PROMPT, device=target.device))
     static.cache.lengths.fill_(prefix)
     return static
 
 
-def phase_of(draft: EagleDraft, plan: LevelPlan, rows: int, prefix: int) -> DraftGraph:
+def phase_of(draft: EagleDraft, policy: Policy, rows: int, prefix: int) -> DraftGraph:
     """Return a draft phase of fixed shapes whose head has read prefixes."""
-    static = StaticDraft(draft, plan, rows, prefix + 2 * plan.levels)
+    static = StaticDraft(draft, policy, rows, prefix + 2 * policy.levels)
     like = next(draft.head.parameters())
     tokens = torch.zeros(rows, PROMPT + 1, dtype=torch.long, device=like.device)
     features = torch.randn(rows, PROMPT, draft.head.config.hidden_size, device=like.device, dtype=like.dtype)

@@ -11,6 +11,7 @@ bfloat16 for their speed.
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -18,7 +19,6 @@ import torch
 
 from c2t.cuda_graphs.draft import DraftGraph
 from c2t.cuda_graphs.graph import Graph
-from c2t.kernels.level_plan import LevelPlan
 from c2t.kernels.network import Network
 from c2t.kernels.rows import rank
 from c2t.kernels.select import SelectLimits, select
@@ -26,6 +26,7 @@ from c2t.kernels.static_tree import StaticTree
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2
+from c2t.protocols import Policy
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
 from pipelines.gpu.lines import Line, Timing, timed
@@ -88,9 +89,8 @@ class Report:
             floor = self.floor(target, rows, prefix)
             for size in sizes:
                 tree = ragged_trees(rows, size, self.device)
-                padded, graph = static.graph(next(s for s in static.sizes if s >= tree.size))
-                padded.fill(tree)
-                yield Line("verify", f"{rows} x {size} tokens, prefix {prefix}", self.timed(graph), floor)
+                timing = self.timed(partial(static.verify, tree))
+                yield Line("verify", f"{rows} x {size} tokens, prefix {prefix}", timing, floor)
 
     def draft(self, draft: EagleDraft, prefix: int) -> Iterator[Line]:
         """Measure levels and whole phases (C2T, figure 11)."""
@@ -98,27 +98,26 @@ class Report:
         head -= draft.head.embed_tokens.weight.nbytes
         keys = 2 * prefix * self.shapes.hidden * self.shapes.dtype.itemsize
         level = (head + project + keys) / self.bytes_a_ms
-        same = C2T(classifier_until(9, self.device), K=10, W=10).level_plan
-        for name, plan in {"EAGLE-2, K=10": Eagle2(N=60).level_plan, "C2T, K=W=10": same}.items():
-            phase = phase_of(draft, plan, 1, prefix)
+        same = C2T(classifier_until(9, self.device), K=10, W=10)
+        for name, policy in {"EAGLE-2, K=10": Eagle2(N=60), "C2T, K=W=10": same}.items():
+            phase = phase_of(draft, policy, 1, prefix)
             phase.grow(phase.root)
 
-            def again(phase: DraftGraph = phase, width: int = plan.width) -> None:
-                phase.tree.sizes.fill_(1 + width)  # room for a level
+            def again(phase: DraftGraph = phase) -> None:
+                phase.tree.sizes.fill_(1 + phase.plan.width)  # room for a level
                 phase.levels[1]()
 
             yield Line("draft", f"{name}: one level, prefix {prefix}", self.timed(again), level)
-        plans = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60).level_plan}
+        policies: dict[str, Policy] = {"EAGLE-2, K=10, 6 levels": Eagle2(N=60)}
         for depth in (2, 5, 9):
-            plan = C2T(classifier_until(depth, self.device)).level_plan
-            plans[f"C2T, K=W=15, alive for {depth + 1} of 10 levels"] = plan
+            policies[f"C2T, K=W=15, alive for {depth + 1} of 10 levels"] = C2T(classifier_until(depth, self.device))
         batches = (1, 4, 16) if prefix == self.shapes.prefixes[0] else (1,)
-        for (name, plan), rows in product(plans.items(), batches):
-            yield self.whole(name, plan, draft, rows, prefix, level)
+        for (name, policy), rows in product(policies.items(), batches):
+            yield self.whole(name, policy, draft, rows, prefix, level)
 
-    def whole(self, name: str, plan: LevelPlan, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
+    def whole(self, name: str, policy: Policy, draft: EagleDraft, rows: int, prefix: int, level: float) -> Line:
         """Measure a round's whole draft phase: reading the committed tokens, all levels, reranking."""
-        phase = phase_of(draft, plan, rows, prefix)
+        phase = phase_of(draft, policy, rows, prefix)
         count = torch.full((rows,), 2, device=self.device)
         tokens, features = phase.tokens[:, :2].clone(), phase.features[:, :2].clone()
 

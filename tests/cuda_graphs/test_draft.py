@@ -5,7 +5,7 @@ import torch
 
 from c2t import decoding
 from c2t.classifier import ClassifierConfig, TreeClassifier
-from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy, level_plan_of
+from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.errors import InputError
 from c2t.policies import C2T, Chain, Eagle2, EntropyTree, JointThreshold, Plain
 from c2t.sampling import Sampling
@@ -47,7 +47,7 @@ def test_every_round_is_the_policys_own(name: str, sampling: Sampling, monkeypat
     policy, target = POLICIES[name], toy_target()
     draft, prompts, eos = random_eagle(target), PROMPTS, frozenset({11, 30})
     _, expected = run(target, draft, policy, prompts, new=11, sampling=sampling, eos=eos)
-    static = StaticDraft(draft, policy.level_plan, rows=6, capacity=64)
+    static = StaticDraft(draft, policy, rows=6, capacity=64)
     for _ in range(2 if name == "c2t" else 1):  # the second generation finds the first one's memory
         _, found = run(target, static, StaticPolicy(policy), prompts, new=11, sampling=sampling, eos=eos)
         assert len({len(step.rows) for step in found}) > 1
@@ -60,15 +60,15 @@ def test_every_round_is_the_policys_own(name: str, sampling: Sampling, monkeypat
         assert emitted(found, len(prompts)) == emitted(expected, len(prompts))
 
 
-def test_what_has_no_plan_is_refused() -> None:
-    deep = TreeClassifier(ClassifierConfig(layers=3))
+def test_what_has_no_fixed_shapes_is_refused() -> None:
+    deep, eagle = TreeClassifier(ClassifierConfig(layers=3)), random_eagle(toy_target())
     for policy in (Eagle2(expand="confidence"), EntropyTree(leaf_above=1.0), C2T(deep), Plain()):
-        with pytest.raises(InputError, match=r"CUDA graphs serve eagle2 .*c2t with a classifier of two layers"):
-            level_plan_of(policy)
-    with pytest.raises(InputError, match="CUDA graphs draft fewer than 64 levels, and this policy has 64"):
-        StaticDraft(random_eagle(toy_target()), Chain(64).level_plan, rows=1, capacity=64)
-    with pytest.raises(InputError, match="CUDA graphs need an EAGLE-1/2 head"):
-        StaticDraft(deep_pairs()["mtp"][1], Eagle2().level_plan, rows=1, capacity=64)
+        with pytest.raises(InputError, match=r"CUDA graphs draft eagle2 .*c2t with a classifier of two layers"):
+            StaticDraft(eagle, policy, rows=1, capacity=64)
+    with pytest.raises(InputError, match="CUDA graphs draft fewer than 64 levels"):
+        StaticDraft(eagle, Chain(64), rows=1, capacity=64)
+    with pytest.raises(InputError, match="CUDA graphs draft with EAGLE-1/2 heads"):
+        StaticDraft(deep_pairs()["mtp"][1], Eagle2(), rows=1, capacity=64)
 
 
 def test_a_draft_that_is_not_a_number_is_named() -> None:
@@ -76,7 +76,7 @@ def test_a_draft_that_is_not_a_number_is_named() -> None:
     draft = random_eagle(target)
     draft.head.layers[0].mlp.down_proj.weight.data.fill_(float("nan"))
     policy = Eagle2(K=2, levels=4, N=8)
-    static = StaticDraft(draft, policy.level_plan, rows=1, capacity=64)
+    static = StaticDraft(draft, policy, rows=1, capacity=64)
     with pytest.raises(InputError, match="the draft's logits contain NaN"):
         run(target, static, StaticPolicy(policy), PROMPTS[:1], new=4)
 
@@ -85,7 +85,7 @@ def test_no_level_is_drafted_long_after_the_last_survivor() -> None:
     """The flag of a level is read one level late."""
     target = toy_target()
     policy = JointThreshold(0.9999, K=2, W=2, levels=6)
-    static = StaticDraft(random_eagle(target), policy.level_plan, rows=1, capacity=64)
+    static = StaticDraft(random_eagle(target), policy, rows=1, capacity=64)
     drafted = []
     session = static.session()
     features = torch.randn(1, 3, 32, dtype=torch.float64)

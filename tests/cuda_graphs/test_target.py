@@ -4,12 +4,18 @@ import pytest
 import torch
 from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
 
+from c2t.cuda_graphs import target as static_target
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
-from c2t.cuda_graphs.target import StaticTarget, compile_small_operations
+from c2t.cuda_graphs.target import StaticTarget, compile_mlps, replace_norms
 from c2t.errors import InputError
+from c2t.kernels.rms_norm import RMSNorm, triton_norm
+from c2t.kernels.tree_attention import triton, triton_attention
+from c2t.models.target import attention
 from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2, Plain, Sequoia
 from c2t.sampling import Sampling
+from c2t.study.parity.run import parity
+from tests.kernels import tensor_core
 from tests.marks import slow_except
 from tests.rounding import assert_same_network
 from tests.toys import PROMPTS, SIZES, WINDOW, language_model, random_eagle, run, toy_classifier
@@ -31,12 +37,10 @@ def test_text_is_plain_decodings(family: str, sampling: Sampling) -> None:
     expected, _ = run(target, None, Plain(), PROMPTS, sampling, new=14, eos=EOS)
     assert len({len(text) for text in expected}) > 1
     draft = random_eagle(target)
-    static = StaticTarget(target, rows=5, capacity=64, sizes=(1, 4, 24))
+    static = StaticTarget(target, rows=5, capacity=64)
     c2t = C2T(toy_classifier(), beta=0.4, K=4, W=5, levels=4)
     found = {
-        "both": run(
-            static, StaticDraft(draft, c2t.level_plan, 5, 64), StaticPolicy(c2t), PROMPTS, sampling, new=14, eos=EOS
-        ),
+        "both": run(static, StaticDraft(draft, c2t, 5, 64), StaticPolicy(c2t), PROMPTS, sampling, new=14, eos=EOS),
         "target": run(static, draft, Eagle2(K=3, levels=3, N=12), PROMPTS, sampling, new=14, eos=EOS),
         "plain": run(static, None, Plain(), PROMPTS, sampling, new=14, eos=EOS),
     }
@@ -55,11 +59,11 @@ def test_sampled_trees_under_the_residual_rule_keep_their_text() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     target = Target(language_model(FAMILIES["llama"]))
-    static = StaticTarget(target, rows=1, capacity=64, sizes=(4,))
+    static = StaticTarget(target, rows=1, capacity=64)
     with pytest.raises(InputError, match="4 prompts are more than the 1 rows of the graphs"):
         run(static, None, Plain(), PROMPTS)
-    with pytest.raises(InputError, match="a tree of 12 slots is larger than the largest graph, 4"):
-        run(static, random_eagle(target), Eagle2(K=3, levels=3, N=12), PROMPTS[:1])
+    with pytest.raises(InputError, match="a tree of 91 tokens is larger than the 64 that graphs have room for"):
+        run(static, random_eagle(target), Eagle2(K=9, levels=2, N=None), PROMPTS[:1])
     narrow = Target(language_model(LlamaConfig(**SIZES)))
     with pytest.raises(InputError, match="tree attention needs heads of 16"):
         StaticTarget(narrow, rows=1, capacity=64)
@@ -72,19 +76,73 @@ def test_kept_features_outlive_the_next_round() -> None:
     assert [int(step.position[0]) for step in steps[1:]] == list(range(4, 9))
 
 
+def test_larger_trees_are_verified_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 tokens, whose parents may stand in another part; rows of different sizes."""
+    monkeypatch.setattr(static_target, "SLOTS", 8)
+    target = Target(language_model(FAMILIES["llama"]))
+    draft, policy = random_eagle(target), Eagle2(K=4, levels=4, N=27)
+    expected, _ = run(target, draft, policy, PROMPTS, new=14, eos=EOS)
+    static = StaticTarget(target, rows=4, capacity=64, room=28)
+    assert static.room == 32
+    assert run(static, draft, policy, PROMPTS, new=14, eos=EOS)[0] == expected
+
+
+@pytest.mark.skipif(triton is None or torch.cuda.is_available(), reason="needs Triton's interpreter")
+@pytest.mark.parametrize("shape", slow_except(["tree", "chain"], "tree"))
+def test_a_trees_logits_have_plain_decodings_bits(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, by the kernels of a GPU and products of a fixed shape: those of every machine whose rows do not
+    depend on each other, one after the other here."""
+    normed: list[torch.Tensor] = []
+    tensor_core.install(monkeypatch)
+    monkeypatch.setattr(attention, "tree_attention", by_kernel)
+    monkeypatch.setattr(RMSNorm, "__call__", lambda norm, x: normed.append(x) or triton_norm(x, norm))
+    model = row_by_row(language_model(LlamaConfig(**WIDE)).to(torch.bfloat16))
+    monkeypatch.setattr(static_target, "SLOTS", 8)
+    static = StaticTarget(Target(model), rows=1, capacity=80, room=16)
+    prompt = torch.randint(0, SIZES["vocab_size"], (45,)).tolist()
+    result = parity(static, [prompt], [1, 3, 16], chain=shape == "chain")
+    assert [row.differing for row in result.rows] == [0, 0, 0]
+    assert result.rows[-1].nodes == 16
+    assert normed
+
+
+@torch.no_grad()
+def test_norms_that_are_understood_run_row_by_row() -> None:
+    model = language_model(FAMILIES["qwen3"]).bfloat16()
+    tokens = torch.tensor([PROMPTS[1]])
+    expected = model(tokens).logits
+    replace_norms(model)
+    replaced = [module for module in model.modules() if isinstance(getattr(module.forward, "__self__", None), RMSNorm)]
+    assert len(replaced) == 2 * 4 + 1  # two norms of a layer and two of its heads
+    assert model(tokens).logits.equal(expected)
+
+
 @torch.no_grad()
 @pytest.mark.slow
-def test_norms_and_mlps_are_compiled_once() -> None:
+def test_mlps_are_compiled_once() -> None:
     """What the compiler makes of them is its own business (and takes half a minute here): it stands aside."""
     model = language_model(FAMILIES["llama"])
     tokens = torch.tensor([PROMPTS[1]])
     expected = model(tokens).logits
-    compile_small_operations(model)
+    compile_mlps(model)
     compiled = {name: module._compiled_call_impl for name, module in model.named_modules()}
-    assert (
-        sum(call is not None for call in compiled.values()) == 2 * 2 + 1 + 2
-    )  # two norms and an MLP a layer, one norm
-    compile_small_operations(model)
+    assert sum(call is not None for call in compiled.values()) == 2
+    compile_mlps(model)
     assert compiled == {name: module._compiled_call_impl for name, module in model.named_modules()}
     with torch.compiler.set_stance("force_eager"):
         assert_same_network(model(tokens).logits, expected)
+
+
+def by_kernel(query, key, value, mask, scale, window, ranges):
+    """Attention by the kernels, also where there is no GPU."""
+    return triton_attention(query, key, value, mask, scale, window, ranges)
+
+
+def row_by_row(model: torch.nn.Module) -> torch.nn.Module:
+    """Compute every linear layer one row after the other."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.forward = lambda x, linear=module: torch.cat(
+                [torch.nn.functional.linear(row, linear.weight, linear.bias) for row in x.split(1, 1)], 1
+            )
+    return model

@@ -7,14 +7,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from c2t.kernels import compact, rows, select, tree_attention, tree_mask, walk
+from c2t.kernels import compact, level_attention, rms_norm, rows, select, tree_attention, tree_mask, walk
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 2**10  # bytes that a block may have on an H100 or H200
 
 
-def build(kernel, types: dict[str, str], constants: dict[str, object], **options: int) -> None:
-    """Arguments that are named nowhere are 32-bit integers."""
+def build(kernel, types: dict[str, str], constants: dict[str, object], **options: object) -> str:
+    """Return the PTX. Arguments that are named nowhere are 32-bit integers."""
     signature = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(constants, "constexpr")
     aligned = [i for i, name in enumerate(kernel.arg_names) if signature[name][0] == "*" or name[1:2] == "_"]
     attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
@@ -23,28 +23,56 @@ def build(kernel, types: dict[str, str], constants: dict[str, object], **options
     print(kernel.__name__, types, constants, built.metadata.shared, "bytes of shared memory")
     assert built.metadata.shared <= SHARED
     assert built.asm["cubin"]
+    return built.asm["ptx"]
 
 
-def attention(dtype: str, group: int, dim: int, window: int, splits: int) -> None:
-    itemsize = {"fp16": 2, "bf16": 2, "fp32": 4}[dtype]
-    constants = tree_attention.blocking(group, dim, itemsize)
+def level_of(dtype: str, group: int, dim: int, splits: int) -> None:
+    constants = level_attention.blocking(group, dim, {"fp16": 2, "bf16": 2, "fp32": 4}[dtype])
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
     results = "fp32" if splits > 1 else dtype
     types = dict.fromkeys(("query", "key", "value"), f"*{dtype}") | {"part": f"*{results}", "weight": f"*{results}"}
-    mask = ("bits", "block", "count", "lengths", "sizes", "positions")
-    types |= {**dict.fromkeys(mask, "*i32"), "scale": "fp32"}
-    constants |= {"WINDOW": window, "SPLITS": splits, "PRECISION": "ieee"}
-    for ranges in (False, True):  # which are not read where rows are not laid end to end
-        places = dict.fromkeys(("first_query", "starts", "tails"), "*i64" if ranges else "*i32")
-        build(tree_attention._attend, types | places, constants | {"RANGES": ranges}, **options)
+    types |= {"bits": "*i32", "lengths": "*i32", "sizes": "*i32", "scale": "fp32"}
+    build(level_attention._attend, types, constants | {"SPLITS": splits, "PRECISION": "ieee"}, **options)
     if splits > 1:
         types = {"part": "*fp32", "weight": "*fp32", "out": f"*{dtype}"}
-        build(tree_attention._merge, types, {"SPLITS": splits, "DIM": dim, "TILE": 16})
+        build(level_attention._merge, types, {"SPLITS": splits, "DIM": dim, "TILE": 16})
 
 
-attention("bf16", group=4, dim=128, window=0, splits=8)
-attention("bf16", group=8, dim=64, window=4096, splits=1)
-attention("fp32", group=3, dim=128, window=0, splits=1)
+def tree(dtype: str, group: int, dim: int, window: int) -> None:
+    """In bfloat16 and float16 prefix and tail multiply by one instruction, in one order of 16 terms, and nothing is
+    contracted that is not in the other."""
+    itemsize = {"fp16": 2, "bf16": 2, "fp32": 4}[dtype]
+    sizes = tree_attention.blocking(group, dim * itemsize)
+    warps = sizes.pop("num_warps")
+    types = dict.fromkeys(("query", "key", "value", "out"), f"*{dtype}") | {"scale": "fp32"}
+    types |= dict.fromkeys(("peaks", "totals", "sums"), "*fp32")
+    types |= dict.fromkeys(("path", "lengths", "sizes", "positions"), "*i32")
+    constants = {"WINDOW": window, "GROUP": group, "KEYS": tree_attention.KEYS, "PART": tree_attention.PART}
+    constants |= {"DIM": dim, "PRECISION": "ieee"}
+    options = {"num_stages": 2, "enable_fp_fusion": False}
+    rows = {"ROWS": max(16, triton.next_power_of_2(group))}
+    for ranges in (False, True):  # which are not read where rows are not laid end to end
+        places = dict.fromkeys(("first_query", "starts", "tails"), "*i64" if ranges else "*i32")
+        given = types | places, constants | {"RANGES": ranges}
+        without = {name: kind for name, kind in given[0].items() if name not in ("path", "out")}
+        parts = [
+            build(tree_attention._prefix, without, given[1] | sizes, num_warps=warps, **options),
+            build(tree_attention._tail, *given[:1], given[1] | rows, num_warps=2, **options),
+        ]
+        for ptx in parts:
+            assert "fma.rn" not in ptx or dtype == "fp32"
+            assert "wgmma" not in ptx
+            assert ("mma.sync.aligned.m16n8k16" in ptx) == (dtype != "fp32")
+
+
+level_of("bf16", group=4, dim=128, splits=8)
+level_of("bf16", group=8, dim=64, splits=1)
+level_of("fp32", group=3, dim=128, splits=1)
+tree("bf16", group=4, dim=128, window=0)
+tree("bf16", group=1, dim=128, window=0)
+tree("fp16", group=8, dim=64, window=4096)
+tree("bf16", group=3, dim=256, window=0)
+tree("fp32", group=3, dim=128, window=0)
 types = {"like": "*bf16", **dict.fromkeys(("addresses", "index", "count", "source", "target"), "*i64")}
 build(compact._compact, types, {"PATH": 16, "DIM": 128})
 
@@ -70,6 +98,9 @@ types = dict.fromkeys(("chosen", "index", "token", "parent", "path", "bonus"), "
 for logits in ("*bf16", "*fp32"):
     build(walk._walk, types | {"logits": logits, "alive": "*i1", "ends": "*fp64"}, {"TILE": 64})
 
-types = dict.fromkeys(("parent", "positions", "lengths"), "*i64") | {"alive": "*i1"}
-types |= dict.fromkeys(("bits", "block", "count", "new_lengths", "sizes", "new_positions"), "*i32")
-build(tree_mask._make, types, {"PADDED": 2, "TILE": 64})
+types = dict.fromkeys(("parent", "positions", "lengths", "first"), "*i64") | {"alive": "*i1"}
+types |= dict.fromkeys(("path", "new_lengths", "sizes", "new_positions"), "*i32")
+build(tree_mask._make, types, {"TILE": 64})
+
+types = {**dict.fromkeys(("x", "weight", "out"), "*bf16"), "epsilon": "fp32", "offset": "fp32"}
+build(rms_norm._norm, types, {"EARLY": True, "TILE": 4096}, num_warps=8, enable_fp_fusion=False)

@@ -5,11 +5,11 @@ import torch
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.kernels.features import FEATURES, Column
+from c2t.kernels.level_attention import ancestor_bits
 from c2t.kernels.network import Network
 from c2t.kernels.rows import TopK, rank, triton
 from c2t.kernels.select import SelectLimits, _Candidates, _confidence, select, torch_select, triton_select
 from c2t.kernels.static_tree import StaticTree
-from c2t.kernels.tree_mask import ancestor_bits
 from c2t.policies.c2t import C2T
 from c2t.policies.threshold import JointThreshold
 from c2t.protocols import NextTokenDistributions

@@ -1,14 +1,12 @@
 """On random trees: kernel (in Triton's interpreter) and twin against attention in float64, and that against a softmax
 written out."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor
 
-from c2t.kernels.tree_attention import Ranges, fill, torch_attention, tree_attention, triton, triton_attention
-from c2t.kernels.tree_mask import TreeMask, ancestor_bits
+from c2t.kernels.tree_attention import Ranges, torch_attention, tree_attention, triton, triton_attention
+from c2t.kernels.tree_mask import TreeMask
 from c2t.tree import Tree
 from pipelines.gpu.models import random_trees
 from tests.rounding import NETWORK, assert_within, growth
@@ -98,68 +96,32 @@ def test_attention_is_the_softmax_over_prefix_and_ancestors(window: int | None) 
     assert bound.max() < 1e-3  # of values of about 1: a key more or less would show
 
 
-def test_bits_are_the_ancestors() -> None:
-    tree = random_trees(100, 3, seed=1)
-    bits = ancestor_bits(tree.parent)
-    slot = torch.arange(100)
-    assert bits.dtype == torch.int32
-    assert (bits[:, :, slot // 32] >> (slot % 32) & 1).bool().equal(tree.ancestors())
-
-
-def test_blocks_are_those_with_a_bit() -> None:
-    tree = random_trees(100, 3, seed=1).heavy_first()
-    mask = TreeMask.of(tree.parent, tree.alive, tree.depth, torch.zeros(3, dtype=torch.long))
-    dense = torch.nn.functional.pad(tree.ancestors(), (0, 28, 0, 28)).unflatten(1, (4, 32)).unflatten(3, (4, 32))
-    filled = dense.any(4).any(2)
-    assert not filled.all()
-    for row in range(3):
-        for part in range(4):
-            assert mask.block[row, part, : mask.count[row, part]].tolist() == filled[row, part].nonzero()[:, 0].tolist()
-
-
 @pytest.mark.parametrize(
-    ("nodes", "lengths", "heads", "kv_heads", "dim", "dtype", "window", "splits"),
+    ("nodes", "lengths", "heads", "kv_heads", "dim", "dtype", "window", "part"),
     [
-        (1, [5], 1, 1, 16, torch.float32, None, 1),  # plain decoding
-        (33, [0, 0], 2, 2, 16, torch.float32, None, 1),  # no prefix
-        (70, [0, 131, 5], 4, 1, 16, torch.float32, None, 1),
-        (40, [0, 131, 5], 2, 1, 16, torch.float32, None, 4),  # shares without a key
-        (20, [77], 3, 1, 64, torch.float16, None, 2),  # a group that is no power of two
-        (33, [67], 4, 4, 64, torch.bfloat16, None, 2),
-        (24, [67, 130], 2, 1, 256, torch.float32, None, 1),
-        (36, [0, 131, 5], 4, 2, 16, torch.float32, 3, 1),
-        (36, [0, 131, 5], 2, 1, 16, torch.float32, 100, 2),
+        (1, [5], 1, 1, 16, torch.float32, None, 256),  # plain decoding
+        (33, [0, 0], 2, 2, 16, torch.float32, None, 256),  # no prefix
+        (70, [0, 131, 5], 4, 1, 16, torch.float32, None, 256),
+        (40, [0, 131, 5], 2, 1, 16, torch.float32, None, 64),  # parts without a key
+        (20, [77], 3, 1, 64, torch.float16, None, 32),  # a group that is no power of two
+        (33, [67], 4, 4, 64, torch.bfloat16, None, 64),
+        (24, [67, 130], 2, 1, 256, torch.float32, None, 256),
+        (36, [0, 131, 5], 4, 2, 16, torch.float32, 3, 64),
+        (36, [0, 131, 5], 2, 1, 16, torch.float32, 100, 64),
     ],
 )
-def test_kernel_and_twin_are_exact_up_to_rounding(nodes, lengths, heads, kv_heads, dim, dtype, window, splits) -> None:
+def test_kernel_and_twin_are_exact_up_to_rounding(nodes, lengths, heads, kv_heads, dim, dtype, window, part) -> None:
     query, key, value, mask, _ = case(nodes, lengths, heads, kv_heads, dim, dtype, gap=3)
-    found = triton_attention(query, key, value, mask, 0.3, window, splits=splits)
+    found = triton_attention(query, key, value, mask, 0.3, window, part=part)
     assert found.dtype == dtype
     assert_within(found, *exact_attention(query, key, value, mask, 0.3, window, chain=by_blocks), "kernel")
     wide = [part.float() for part in (query, key, value)]
     assert_within(torch_attention(*wide, mask, 0.3, window), *exact_attention(*wide, mask, 0.3, window), "twin")
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_a_level_asks_for_itself_only(splits: int) -> None:
-    """Slots 33 to 39 of trees of 45: the rows that they are of an attention of all slots."""
-    query, key, value, mask, _ = case(45, [7, 70], 4, 2, 16)
-    exact, bound = exact_attention(query, key, value, mask, 0.3)
-    level, words = slice(33, 40), torch.arange(2, device=DEVICE)
-    seen = words.expand(2, 2, 2).int().contiguous(), torch.full((2, 2), 2, device=DEVICE).int()
-    sizes = (mask.sizes - 33).clamp(max=7)
-    part = TreeMask(mask.bits[:, level].contiguous(), *seen, mask.lengths, sizes, mask.positions[:, level].contiguous())
-    few = query[:, :, level]
-    expected = exact[:, :, level], bound[:, :, level]
-    assert_within(torch_attention(few, key, value, part, 0.3, slots=45), *expected)
-    if triton is not None:
-        found = triton_attention(few, key, value, part, 0.3, slots=45, splits=splits)
-        assert_within(found, *expected)
-
-
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("part", [32, 256])
 @pytest.mark.parametrize("window", [None, 5])
-def test_rows_laid_end_to_end_are_those_of_a_batch(window: int | None, splits: int) -> None:
+def test_rows_laid_end_to_end_are_those_of_a_batch(window: int | None, part: int) -> None:
     """Rows of 40, 39 and 38 tokens behind prefixes of 7, 0 and 90, in any order in the keys' buffer; what lies between
     them is NaN."""
     lengths = [7, 0, 90]
@@ -175,10 +137,10 @@ def test_rows_laid_end_to_end_are_those_of_a_batch(window: int | None, splits: i
             flat[0, :, start + length : start + length + size] = whole[row, :, -tree.size :][:, :size]
     queries = torch.cat([query[row : row + 1, :, :size] for row, size in enumerate(sizes)], 2)
     starts_at = torch.tensor(starts, device=DEVICE)
-    ranges = Ranges(torch.tensor(first, device=DEVICE), starts_at, starts_at + torch.tensor(lengths, device=DEVICE))
+    ranges = Ranges(torch.tensor(first, device=DEVICE), starts_at, starts_at + torch.tensor(lengths, device=DEVICE), 90)
     found = [tree_attention(queries, keys, values, mask, 0.3, window, ranges=ranges)]
     if triton is not None:
-        found.append(triton_attention(queries, keys, values, mask, 0.3, window, ranges=ranges, splits=splits))
+        found.append(triton_attention(queries, keys, values, mask, 0.3, window, ranges=ranges, part=part))
     for row, (begin, size) in enumerate(zip(first, sizes, strict=True)):
         for attended in found:
             assert_within(attended[0, :, begin : begin + size], exact[row, :, :size], bound[row, :, :size])
@@ -191,9 +153,3 @@ def test_kernel_is_exact_up_to_rounding_at_full_size(dtype, kv_heads, nodes, len
     query, key, value, mask, _ = case(nodes, lengths, 32, kv_heads, 128, dtype)
     found = tree_attention(query, key, value, mask)
     assert_within(found, *exact_attention(query, key, value, mask, 128**-0.5, chain=by_blocks))
-
-
-def test_prefix_is_split_only_as_far_as_it_is_long_and_the_device_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
-    for programs, prefix, parts in ((8, 100, 1), (8, 2048, 8), (8, 100_000, 32), (132, 100_000, 1)):
-        assert fill(programs, prefix, torch.device("cuda")) == parts

@@ -16,6 +16,7 @@ from transformers.masking_utils import sdpa_mask
 from c2t.errors import InputError
 from c2t.kernels.tree_attention import Ranges, tree_attention
 from c2t.kernels.tree_mask import TreeMask
+from c2t.models.target.families import head_dim
 
 TREE_ATTENTION = "c2t_tree"
 
@@ -53,13 +54,18 @@ def tree_arguments(mask: TreeMask) -> dict[str, Any]:
     Models pass arguments that they do not know on to their layers. They take a four-dimensional attention mask as it
     is, so they build none of their own.
     """
-    return {"attention_mask": mask.bits[:, None], "tree_mask": mask}
+    return {"attention_mask": mask.path[:, None], "tree_mask": mask}
+
+
+def has_blocks(config: PreTrainedConfig) -> bool:
+    """Return whether the kernel has blocks for heads of this dimension."""
+    return head_dim(config) in (16, 32, 64, 128, 256)
 
 
 def check_heads(config: PreTrainedConfig) -> None:
     """Raise InputError where the kernel has no blocks for heads of this dimension."""
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if dim not in (16, 32, 64, 128, 256):
+    if not has_blocks(config):
+        dim = head_dim(config)
         raise InputError(
             f"tree attention needs heads of 16, 32, 64, 128 or 256 dimensions, not {dim}; use sdpa, and no CUDA graphs"
         )

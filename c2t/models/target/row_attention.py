@@ -90,12 +90,8 @@ class RowAttention:
             span = max(sizes)
             columns = tree.parent[:, :span], tree.alive[:, :span], tree.positions(cache.lengths)[:, :span]
             first = torch.tensor([0, *sizes[:-1]], device=tree.token.device).cumsum(0)
-            ranges = Ranges(first, cache.first, cache.tails)
-            mask = TreeMask.of(*columns, cache.lengths)
-            mask, ranges = (
-                type(mask)(*(part.to(device) for part in mask)),
-                Ranges(*(part.to(device) for part in ranges)),
-            )
+            mask = TreeMask(*(part.to(device) for part in TreeMask.of(*columns, cache.lengths)))
+            ranges = Ranges(*(part.to(device) for part in (first, cache.first, cache.tails)), cache.longest)
             self._of_tree[device] = {"attention_mask": None, "tree_mask": mask, "ranges": ranges}
         return self._of_tree[device]
 

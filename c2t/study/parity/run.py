@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from c2t import decoding
+from c2t.cuda_graphs.target import StaticTarget
 from c2t.errors import InputError, check_whole
 from c2t.models.loading.chat_templates import token_ids
 from c2t.models.target.positions import positions_of
@@ -43,7 +44,10 @@ class ParityResult(NamedTuple):
 
 @torch.inference_mode()
 def parity(
-    model: PreTrainedModel | Target, prompts: Sequence[Sequence[int]], rows: Sequence[int], chain: bool = False
+    model: PreTrainedModel | Target | StaticTarget,
+    prompts: Sequence[Sequence[int]],
+    rows: Sequence[int],
+    chain: bool = False,
 ) -> ParityResult:
     """Compare one-token decoding after each prompt with one forward over M nodes of a tree, or of a chain.
 
@@ -51,16 +55,14 @@ def parity(
     that cannot be compared (`StockModel`), and for one that is not deterministic.
     """
     check_rows(rows)
-    limit = (
-        model.max_positions if isinstance(model, Target) else positions_of(model.config.get_text_config(decoder=True))
-    )
+    limit = positions_of(model.config.get_text_config(decoder=True))
     if (longest := max(map(len, prompts))) + max(rows) > limit:
         raise InputError(
             f"a prompt of {longest} tokens and {max(rows)} nodes may need more than the model's {limit} positions; "
             "choose a smaller --prefix or fewer --rows"
         )
     branches = 1 if chain else BRANCHES
-    if isinstance(model, Target):
+    if isinstance(model, Target | StaticTarget):
         results = [compare(OwnTarget(model, prompt), rows, branches) for prompt in prompts]
         return ParityResult(_together(results), [[] for _ in rows], [])
     results = []

@@ -93,12 +93,12 @@ def test_kernel_serves_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel(query, key, value, mask, scale, window, ranges):
         narrow = [part.to(DEVICE, torch.float32) for part in (query, key, value)]
         there = TreeMask(*(column.to(DEVICE) for column in mask)), scale, window
-        places = Ranges(*(column.to(DEVICE) for column in ranges))
-        found = triton_attention(*narrow, *there, ranges=places, splits=2).cpu()
+        places = Ranges(*(column.to(DEVICE) for column in ranges[:3]), ranges.longest)
+        found = triton_attention(*narrow, *there, ranges=places, part=32).cpu()
         exact, bound = torch.empty_like(query), torch.empty_like(query)
-        for row, (first, start, tail) in enumerate(zip(*(places.tolist() for places in ranges), strict=True)):
-            size, own = int(mask.sizes[row]), TreeMask(*(column[row : row + 1] for column in mask))
-            own = own._replace(bits=own.bits[:, :size], positions=own.positions[:, :size])
+        for row, (first, start, tail) in enumerate(zip(*(places.tolist() for places in ranges[:3]), strict=True)):
+            size = int(mask.sizes[row])
+            own = mask.row(row, size)
             mine, keys = slice(first, first + size), slice(start, tail + size)
             parts = query[:, :, mine], key[:, :, keys], value[:, :, keys]
             exact[:, :, mine] = exact_attention(*parts, own, scale, window)[0]

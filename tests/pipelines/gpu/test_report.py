@@ -39,7 +39,7 @@ def test_without_a_device_the_full_report_is_refused(monkeypatch: pytest.MonkeyP
 def test_a_phase_lives_as_many_levels_as_it_is_told(depth: int) -> None:
     draft = random_head(TINY, random_target(TINY, CPU))
     policy = gpu_report.C2T(classifier_until(depth, CPU), K=3, W=3, levels=5)
-    tree, passes = phase_of(draft, policy.level_plan, 2, 24).grow(torch.zeros(2, dtype=torch.long))
+    tree, passes = phase_of(draft, policy, 2, 24).grow(torch.zeros(2, dtype=torch.long))
     assert tree.depth.max() == depth
     assert passes.tolist() == [depth + 2] * 2
 

@@ -1,0 +1,36 @@
+"""A check before anything is recorded: a row of a matrix product depends on itself, not on where it stands or on what
+the others are."""
+
+import torch
+from torch import Tensor, nn
+
+from c2t.errors import InputError
+
+
+@torch.inference_mode()
+def check_rows(model: nn.Module, rows: int) -> None:
+    """Raise InputError that names the first linear layer, of each shape of weights, whose product of so many rows lets
+    a row's bits depend on its place or on the others."""
+    shapes: dict[tuple, tuple[str, nn.Linear]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            weight = module.weight
+            shapes.setdefault((weight.shape, weight.dtype, module.bias is None), (name, module))
+    for name, module in shapes.values():
+        if not are_independent(module, rows):
+            shape = " x ".join(map(str, module.weight.shape))
+            raise InputError(
+                f"on this device a row of {name} ({shape}, {module.weight.dtype}) depends on the other {rows - 1} "
+                "rows, so trees would not have plain decoding's bits; decode without graphs (graph_tokens = 0)"
+            )
+
+
+def are_independent(linear: nn.Module, rows: int) -> bool:
+    """Return whether so many equal rows give equal rows, mixed rows in another order the same rows in that order, and
+    a row among copies what it gives among others."""
+    weight: Tensor = linear.weight  # type: ignore[assignment]
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(rows, weight.shape[1], generator=generator).to(weight)
+    order = torch.randperm(rows, generator=generator).to(weight.device)
+    out, alike = linear(mixed), linear(mixed[:1].repeat(rows, 1))
+    return alike.eq(out[:1]).all().item() and linear(mixed[order]).equal(out[order])
