@@ -1,4 +1,4 @@
-"""What a tree's tokens see: the path of each from the root. On a GPU one Triton kernel writes them, elsewhere torch."""
+"""Paths of a tree's tokens from the root, which are what they see. On a GPU one Triton kernel writes them, elsewhere torch."""
 
 from typing import NamedTuple, no_type_check
 

@@ -91,7 +91,8 @@ class RowAttention:
             columns = tree.parent[:, :span], tree.alive[:, :span], tree.positions(cache.lengths)[:, :span]
             first = torch.tensor([0, *sizes[:-1]], device=tree.token.device).cumsum(0)
             mask = TreeMask(*(part.to(device) for part in TreeMask.of(*columns, cache.lengths)))
-            ranges = Ranges(*(part.to(device) for part in (first, cache.first, cache.tails)), cache.longest)
+            first, starts, tails = (part.to(device) for part in (first, cache.first, cache.tails))
+            ranges = Ranges(first, starts, tails, cache.longest)
             self._of_tree[device] = {"attention_mask": None, "tree_mask": mask, "ranges": ranges}
         return self._of_tree[device]
 
