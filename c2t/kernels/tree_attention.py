@@ -282,12 +282,12 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             added = tl.load(sums + where[:, None] * DIM + dim, mask=begun[:, None], other=0.0)
             end = tl.minimum((part + 1) * PART, position + 1)
             for base in range(tl.maximum(part * PART, whole), end, KEYS):
-                place = base + tl.arange(0, KEYS)
-                there = place < end
-                slot = tl.load(ancestors + place - length, mask=there & (place >= length), other=0)
-                slot = tl.where(place < length, place, start + slot)
+                absolute = base + tl.arange(0, KEYS)
+                there = absolute < end
+                slot = tl.load(ancestors + absolute - length, mask=there & (absolute >= length), other=0)
+                slot = tl.where(absolute < length, absolute, start + slot)
                 keys, values = _keys(key, value, slot, there, k_slot, v_slot, dim)
-                seen = mine[:, None] & there & ((position - place < WINDOW) if WINDOW else True)
+                seen = mine[:, None] & there & ((position - absolute < WINDOW) if WINDOW else True)
                 peak, total, added = _absorb(q, keys, values, seen, scale, peak, total, added, PRECISION)
             higher = tl.maximum(best, peak)
             shift = tl.where(higher == float("-inf"), 0.0, higher)

@@ -1,4 +1,4 @@
-"""Paths of a tree's tokens from the root, which are what they see. On a GPU one Triton kernel writes them, elsewhere torch."""
+"""Paths of a tree's tokens from the root, which are what they see. On a GPU a kernel writes them, elsewhere torch."""
 
 from typing import NamedTuple, no_type_check
 
@@ -53,12 +53,12 @@ class TreeMask(NamedTuple):
         `window` is not seen."""
         n, slots = self.path.shape[1:]
         start = keys - slots
-        place = self.lengths[:, None] + torch.arange(slots, device=self.path.device)  # of each slot of a path
-        seen = place[:, None] <= self.positions[:, :, None]
+        absolute = self.lengths[:, None] + torch.arange(slots, device=self.path.device)  # of each slot of a path
+        seen = absolute[:, None] <= self.positions[:, :, None]
         index = torch.arange(start, device=self.path.device)
         prefix = (index < self.lengths[:, None])[:, None].expand(-1, n, -1)
         if window is not None:
-            seen = seen & (self.positions[:, :, None] - place[:, None] < window)
+            seen = seen & (self.positions[:, :, None] - absolute[:, None] < window)
             prefix = prefix & (self.positions[:, :, None] - index < window)
         path = torch.where(seen, self.path, 0).long()
         tree = torch.zeros(len(prefix), n, slots, dtype=torch.int32, device=self.path.device)
@@ -75,11 +75,11 @@ def torch_mask(
     """Do `TreeMask.of` in torch."""
     slot = torch.arange(alive.shape[1], device=alive.device)
     path = parent.new_zeros(*alive.shape, parent.shape[1])
-    at, place = (first + slot).expand(alive.shape), positions - lengths[:, None]
+    at, step = (first + slot).expand(alive.shape), positions - lengths[:, None]
     while bool((at >= 0).any()):  # from each slot up to the root
-        written = path.scatter(2, place.clamp(min=0)[..., None], at[..., None])
+        written = path.scatter(2, step.clamp(min=0)[..., None], at[..., None])
         path = torch.where((at >= 0)[..., None], written, path)
-        at, place = torch.where(at >= 0, parent.gather(1, at.clamp(min=0)), -1), place - 1
+        at, step = torch.where(at >= 0, parent.gather(1, at.clamp(min=0)), -1), step - 1
     last = torch.where(alive, slot + 1, 0).amax(1)
     return TreeMask(*(column.int().contiguous() for column in (path, lengths, last, positions)))
 
@@ -113,12 +113,12 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
         row, slot = tl.program_id(0).to(tl.int64), tl.program_id(1) * 32 + tl.arange(0, 32)
         real, length = slot < size, tl.load(lengths + row)
         position = tl.load(positions + row * size + slot, mask=real, other=0)
-        at, place = tl.where(real, tl.load(first) + slot, -1), position - length
+        at, step = tl.where(real, tl.load(first) + slot, -1), position - length
         while tl.max(at, 0) >= 0:  # from each slot up to the root
             inside = at >= 0
-            tl.store(path + (row * size + slot) * steps + place, at.to(tl.int32), mask=inside)
+            tl.store(path + (row * size + slot) * steps + step, at.to(tl.int32), mask=inside)
             at = tl.load(parent + row * steps + at, mask=inside, other=-1)
-            place -= 1
+            step -= 1
         tl.store(new_positions + row * size + slot, position.to(tl.int32), mask=real)
         if tl.program_id(1) == 0:
             every = tl.arange(0, TILE)
