@@ -4,6 +4,7 @@ the others are."""
 import torch
 from torch import Tensor, nn
 
+from c2t.cuda_graphs.graph import Graph
 from c2t.errors import InputError
 
 
@@ -27,10 +28,25 @@ def check_rows(model: nn.Module, rows: int) -> None:
 
 def are_independent(linear: nn.Module, rows: int) -> bool:
     """Return whether so many equal rows give equal rows, mixed rows in another order the same rows in that order, and
-    a row among copies what it gives among others."""
+    a row among copies what it gives among others. The product is recorded, since libraries may choose other kernels
+    where they record."""
     weight: Tensor = linear.weight  # type: ignore[assignment]
     generator = torch.Generator().manual_seed(0)
-    mixed = torch.randn(rows, weight.shape[1], generator=generator).to(weight)
+    given = torch.randn(rows, weight.shape[1], generator=generator).to(weight)
     order = torch.randperm(rows, generator=generator).to(weight.device)
-    out, alike = linear(mixed), linear(mixed[:1].repeat(rows, 1))
-    return alike.eq(out[:1]).all().item() and linear(mixed[order]).equal(out[order])
+    x, out = torch.zeros_like(given), [given]
+
+    def work() -> None:
+        out[0] = linear(x)
+
+    graph = Graph(work, weight.device)
+
+    def product(rows: Tensor) -> Tensor:
+        x.copy_(rows)
+        graph()
+        return out[0].clone()
+
+    mixed = product(given)
+    return product(given[:1].expand_as(x)).equal(mixed[:1].expand_as(mixed)) and product(given[order]).equal(
+        mixed[order]
+    )
