@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from c2t.errors import InputError
+
 
 class Graph:
     """Function `work`, recorded as a CUDA graph. It reads and writes tensors that stay where they are, and never waits
@@ -16,6 +18,7 @@ class Graph:
 
     On a CUDA device it is recorded at the first call and replayed from then on; elsewhere it is called. state: tensors
     that it both changes and reads, such as counters, which the warm-up before the recording must not disturb.
+    InputError where memory does not suffice.
     """
 
     def __init__(self, work: Callable[[], None], device: torch.device, state: Sequence[Tensor] = ()):
@@ -23,11 +26,14 @@ class Graph:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        if self.device.type != "cuda":
-            self.work()
-            return
-        if self.graph is None:
-            self._record()
+        try:
+            if self.device.type != "cuda":
+                self.work()
+                return
+            if self.graph is None:
+                self._record()
+        except torch.OutOfMemoryError as error:
+            raise InputError("no memory to record a graph: choose fewer tokens and prompts, or no graphs") from error
         self.graph.replay()
 
     def _record(self) -> None:

@@ -10,6 +10,7 @@ from c2t.cuda_graphs.target import StaticTarget, compile_mlps, replace_norms
 from c2t.errors import InputError
 from c2t.kernels.rms_norm import RMSNorm, triton_norm
 from c2t.kernels.tree_attention import triton, triton_attention
+from c2t.kernels.tree_mask import TreeMask
 from c2t.models.target import attention
 from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2, Plain, Sequoia
@@ -67,6 +68,17 @@ def test_what_does_not_fit_is_refused() -> None:
     narrow = Target(language_model(LlamaConfig(**SIZES)))
     with pytest.raises(InputError, match="tree attention needs heads of 16"):
         StaticTarget(narrow, rows=1, capacity=64)
+
+
+def test_what_does_not_fit_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(language_model(FAMILIES["llama"]))
+
+    def full(*_, **__) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(TreeMask, "of", full)
+    with pytest.raises(InputError, match="no memory to record a graph: choose fewer tokens and prompts, or no graphs"):
+        run(StaticTarget(target, rows=1, capacity=64), None, Plain(), PROMPTS[:1])
 
 
 @torch.no_grad()
