@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,6 +28,21 @@ class Line(NamedTuple):
         t = self.timing
         text = f"{self.stage:10} {self.what:58} {t.median:9.4f} ms ({t.low:.4f}-{t.high:.4f})"
         return text + (f"  {t.median / self.floor:5.2f} x floor" if self.floor else "")
+
+
+class Finding(NamedTuple):
+    """One comparison or measurement: what was measured, what it says, and its figures for JSON. differing: how many
+    results differ that must be equal."""
+
+    stage: str
+    what: str
+    said: str
+    figures: dict[str, Any]
+    differing: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.stage:10} {self.what:58} {self.said}"
+        return f"{text}  MUST BE EQUAL: {self.differing} differ" if self.differing else text
 
 
 def timed(run: Callable[[], object], device: torch.device) -> Timing:

@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     loops: bool
 
 
-TEXTS = Sizes(torch.float32, 3, 48, True), Sizes(torch.bfloat16, 4, 96, False)
+TEXTS = Sizes(torch.float32, 3, 48, True), Sizes(torch.bfloat16, 40, 128, False)
 TINY_TEXTS = (Sizes(torch.float32, 2, 12, True),)
 
 
