@@ -1,4 +1,5 @@
-"""Whole texts of a pair with real weights on a device: equality of graphs with the ordinary loop, and their speed."""
+"""Whole texts of a pair with real weights on a device: equality with plain decoding and, of graphs, with the ordinary
+loop; and their speed."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
