@@ -39,9 +39,10 @@ from c2t.storage.results import append_line, result_line
 from c2t.study.parity.activations import Difference, difference
 from c2t.study.parity.kernels import OwnTarget
 from c2t.study.parity.nodes import PlainNode
+from pipelines.gpu.attention import measure_attention
 from pipelines.gpu.lines import Finding
 from pipelines.gpu.models import FULL, TINY, Shapes, ragged_trees, random_target, random_trees
-from pipelines.gpu.operators import measure_attention, measure_products
+from pipelines.gpu.products import measure_products
 from pipelines.gpu.report import Report
 from pipelines.gpu.tensor_core import measure_mma, modelled
 

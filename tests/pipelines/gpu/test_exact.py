@@ -14,11 +14,11 @@ from c2t.cuda_graphs import target as static_target
 from c2t.errors import InputError
 from c2t.kernels.tree_attention import triton
 from c2t.kernels.tree_mask import TreeMask
-from pipelines.gpu import exact, operators, tensor_core
+from pipelines.gpu import exact, products, tensor_core
+from pipelines.gpu.attention import AttentionCase, paths_of
 from pipelines.gpu.exact import main, random_nodes
 from pipelines.gpu.lines import Finding
 from pipelines.gpu.models import random_trees
-from pipelines.gpu.operators import AttentionCase, paths_of
 from tests.marks import slow_except
 
 pytestmark = pytest.mark.skipif(triton is None or torch.cuda.is_available(), reason="needs Triton's interpreter")
@@ -46,7 +46,7 @@ def test_every_stage_runs_and_is_written_down(stage: str, tmp_path: Path, capsys
 def test_a_row_that_depends_on_the_others_is_seen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(operators, "linear", lambda x, weight: linear(x, weight) + x.sum())
+    monkeypatch.setattr(products, "linear", lambda x, weight: linear(x, weight) + x.sum())
     assert main(["products", "--tiny"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [", padded" in line for line in lines] == ["MUST BE EQUAL" in line for line in lines]
