@@ -120,10 +120,13 @@ def random_network(device: torch.device, hidden: int = 48) -> Network:
     return Network(features, *(weight.to(device) for weight in weights))
 
 
-def random_trees(nodes: int, rows: int, seed: int = 0) -> Tree:
-    """Return trees whose nodes have parents sampled uniformly among the nodes before them."""
+def random_trees(nodes: int, rows: int, seed: int = 0, reach: int | None = None) -> Tree:
+    """Return trees whose nodes have parents sampled uniformly among the nodes before them. reach: among so many of
+    them, the last ones, which makes the trees deep."""
     generator = torch.Generator().manual_seed(seed)
-    parent = (torch.rand(rows, nodes, generator=generator, dtype=torch.float64) * torch.arange(nodes)).long()
+    before = torch.arange(nodes)
+    choices = before.clamp(max=reach or nodes)
+    parent = (torch.rand(rows, nodes, generator=generator, dtype=torch.float64) * choices).long() + before - choices
     parent[:, 0] = -1
     depth = torch.full_like(parent, -1)
     for slot in range(1, nodes):

@@ -6,7 +6,7 @@ measured bandwidth).
 
 --tiny runs the same on shapes of a few kilobytes, on any machine: it shows that the report works, not how fast it is.
 --texts generates whole texts with a pair: in float32 to compare the text of graphs with the ordinary loop's, in
-bfloat16 for their speed.
+bfloat16 for their speed, and to compare that of graphs with trees with that of graphs without.
 """
 
 import argparse
