@@ -195,10 +195,10 @@ class SpeculativeDecoder:
         is. A conversation is a list of messages: [{"role": "user", "content": "Hello"}]. Token ids are used unchanged.
         system: the system turn before a text or a conversation.
 
-        A prompt's text does not depend on the other prompts. Rows have trees of different sizes and end independently:
-        with an EOS token, after `max_new_tokens`, or with the token that completes a `stop` string, of which the text
-        shows nothing. seed: None takes a new one for each call, which the Output has. sequences: numbers of the random
-        streams (default 0, 1, ...).
+        A prompt's text does not depend on the other prompts, by graphs only on how many there are. Rows have trees of
+        different sizes and end independently: with an EOS token, after `max_new_tokens`, or with the token that
+        completes a `stop` string, of which the text shows nothing. seed: None takes a new one for each call, which the
+        Output has. sequences: numbers of the random streams (default 0, 1, ...).
 
         For the settings from top_k to logit_bias see `Sampling`. logprobs: with how many most probable tokens, 0 to 20,
         the Output has the log-probability of each new token by the target itself, before those settings.

@@ -174,7 +174,9 @@ class Sampling:
             logits = logits.masked_fill(logits < lowest, float("-inf"))
         if self.top_p < 1:
             ascending, order = logits.sort(dim=-1)
-            outside = ascending.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            # On a GPU the order of such a sum depends on how many rows there are.
+            rows = ascending.split(1) if ascending.is_cuda else [ascending]
+            outside = torch.cat([row.softmax(-1).cumsum(-1) <= 1 - self.top_p for row in rows])
             outside[:, -1] = False
             logits = logits.masked_fill(outside.scatter(1, order, outside), float("-inf"))
         return logits

@@ -91,7 +91,8 @@ def parity(
         loaded, tokenizer = pair.target, pair.tokenizer
         if graphs:
             o.check_graphed(pair.target.device)
-            loaded = StaticTarget(pair.target, rows=1, capacity=prefix + max(counts), room=max(counts))
+            with refusing(f"{model}: cannot be recorded"):
+                loaded = StaticTarget(pair.target, rows=1, capacity=prefix + max(counts), room=max(counts))
     else:
         attention = attention or "sdpa"
         loaded = _of_transformers(model, attention, dtype, device, trust_remote_code)

@@ -3,6 +3,7 @@ the others are."""
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from c2t.cuda_graphs.graph import Graph
 from c2t.errors import InputError
@@ -12,11 +13,11 @@ from c2t.errors import InputError
 def check_rows(model: nn.Module, rows: int) -> None:
     """Raise InputError that names the first linear layer, of each shape of weights, whose product of so many rows lets
     a row's bits depend on its place or on the others."""
-    shapes: dict[tuple, tuple[str, nn.Linear]] = {}
+    shapes: dict[tuple, tuple[str, nn.Module]] = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            weight = module.weight
-            shapes.setdefault((weight.shape, weight.dtype, module.bias is None), (name, module))
+        if isinstance(module, nn.Linear | Conv1D):
+            kind = type(module), module.weight.shape, module.weight.dtype, module.bias is None
+            shapes.setdefault(kind, (name, module))
     for name, module in shapes.values():
         if not are_independent(module, rows):
             shape = " x ".join(map(str, module.weight.shape))
@@ -31,9 +32,10 @@ def are_independent(linear: nn.Module, rows: int) -> bool:
     a row among copies what it gives among others. The product is recorded, since libraries may choose other kernels
     where they record."""
     weight: Tensor = linear.weight  # type: ignore[assignment]
-    generator = torch.Generator().manual_seed(0)
-    given = torch.randn(rows, weight.shape[1], generator=generator).to(weight)
-    order = torch.randperm(rows, generator=generator).to(weight.device)
+    generator = torch.Generator("cpu").manual_seed(0)
+    width = weight.shape[0] if isinstance(linear, Conv1D) else weight.shape[1]
+    given = torch.randn(rows, width, generator=generator, device="cpu").to(weight)
+    order = torch.randperm(rows, generator=generator, device="cpu").to(weight.device)
     x, out = torch.zeros_like(given), [given]
 
     def work() -> None:
@@ -46,7 +48,9 @@ def are_independent(linear: nn.Module, rows: int) -> bool:
         graph()
         return out[0].clone()
 
-    mixed = product(given)
-    return product(given[:1].expand_as(x)).equal(mixed[:1].expand_as(mixed)) and product(given[order]).equal(
-        mixed[order]
-    )
+    try:
+        mixed = product(given)
+        copies_agree = product(given[:1].expand_as(x)).equal(mixed[:1].expand_as(mixed))
+        return copies_agree and product(given[order]).equal(mixed[order])
+    except torch.OutOfMemoryError as error:
+        raise InputError("no memory to check the products of graphs: choose fewer prompts, or no graphs") from error

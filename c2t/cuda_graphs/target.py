@@ -13,7 +13,9 @@ from c2t.cuda_graphs.graph import Graph
 from c2t.cuda_graphs.row_independence import check_rows
 from c2t.errors import InputError
 from c2t.kernels.rms_norm import RMSNorm
+from c2t.kernels.tree_attention import triton
 from c2t.kernels.tree_mask import TreeMask
+from c2t.models.target.positions import changes_with_text
 from c2t.models.target.target import Target, TargetSession, Verified
 from c2t.tree import Tree
 
@@ -39,7 +41,6 @@ class StaticTarget:
         self.target.use_tree_attention()
         replace_norms(self.target.model)
         if target.device.type == "cuda":
-            compile_mlps(self.target.model)
             check_rows(self.target.model, rows * SLOTS)
         self.rows, self.capacity, self.room = rows, capacity, -(-room // SLOTS) * SLOTS
         self.cache: TreeKVCache | None = None
@@ -100,8 +101,21 @@ def check_recordable(target: Target) -> None:
     kinds = {type(module).__name__ for module in target.model.modules()}
     if experts := next((kind for kind in sorted(kinds) if kind.endswith("Experts")), None):
         raise InputError(f"graphs cannot serve {experts}, whose products depend on the text; decode without graphs")
-    dtype, is_cuda = next(target.model.parameters()).dtype, target.device.type == "cuda"
-    if is_cuda and dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+    if changes_with_text(target.config):
+        raise InputError(
+            "graphs cannot record dynamic RoPE, whose frequencies depend on the text; decode without graphs"
+        )
+    if target.device.type == "cuda":
+        check_device(next(target.model.parameters()).dtype)
+
+
+def check_device(dtype: torch.dtype) -> None:
+    """Raise InputError where a CUDA device has no kernels for this dtype."""
+    if triton is None:
+        raise InputError("graphs need Triton, which is not installed; decode without graphs")
+    if dtype == torch.float64:
+        raise InputError("graphs compute in float32, bfloat16 and float16: choose another --dtype than float64")
+    if dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError("this card does not compute in bfloat16: choose --dtype float16")
 
 
@@ -110,14 +124,6 @@ def replace_norms(model: nn.Module) -> None:
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and (norm := RMSNorm.of(module)) is not None:
             module.forward = norm.__call__
-
-
-def compile_mlps(model: nn.Module) -> None:
-    """Compile MLPs, so that the operations between their products become one kernel: as several kernels they cost more
-    to start than to run. Modules that are compiled already stay as they are."""
-    for module in model.modules():
-        if type(module).__name__.endswith("MLP") and module._compiled_call_impl is None:
-            module.compile()
 
 
 class Slots(NamedTuple):

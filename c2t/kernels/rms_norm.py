@@ -32,15 +32,16 @@ class RMSNorm(NamedTuple):
         epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if not isinstance(weight, Tensor) or weight.ndim != 1 or not isinstance(epsilon, float):
             return None
-        generator = torch.Generator().manual_seed(0)
-        rows = torch.randn(1, 8, len(weight), generator=generator).to(weight)
+        generator = torch.Generator("cpu").manual_seed(0)
+        rows = torch.randn(1, 8, len(weight), generator=generator, device="cpu").to(weight)
         expected = module(rows)
         forms = (cls(weight, epsilon, offset, early) for offset, early in ((0.0, True), (0.0, False), (1.0, False)))
         return next((form for form in forms if torch_norm(rows, form).equal(expected)), None)
 
     def __call__(self, x: Float[Tensor, "... H"]) -> Float[Tensor, "... H"]:
         """Return the norm of each row."""
-        if triton is not None and x.is_cuda and x.dtype != torch.float64:
+        # Weights of another dtype decide that of the result.
+        if triton is not None and x.is_cuda and x.dtype == self.weight.dtype != torch.float64:
             return triton_norm(x, self)
         return torch_norm(x, self)
 

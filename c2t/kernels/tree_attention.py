@@ -125,7 +125,8 @@ def triton_attention(
     spans = ranges[:3] if ranges else (mask.lengths,) * 3  # not read
     strides = [stride for tensor in (query, key, value) for stride in tensor.stride()[:3]]
     tokens = out.shape[0] * out.shape[1]
-    given = (mask.lengths, mask.sizes, mask.positions, *spans, *strides, n, key.shape[1], tokens, scale / math.log(2))
+    given = (mask.lengths, mask.sizes, mask.positions, *spans[:2], *strides)
+    given += (n, key.shape[1], tokens, scale / math.log(2))
     options = {
         "WINDOW": window or 0,
         "RANGES": ranges is not None,
@@ -142,7 +143,7 @@ def triton_attention(
     _prefix[(*grid, parts)](query, key, value, peaks, totals, sums, *given, **sizes, **options)
     _tail[(n, rows * key.shape[1])](
         *(query, key, value, peaks, totals, sums, mask.path, out),
-        *(*given, start, mask.path.shape[2]),
+        *(*given, spans[2], start, mask.path.shape[2]),
         ROWS=max(16, triton.next_power_of_2(group)),
         num_warps=2,
         **options,
@@ -155,7 +156,11 @@ def blocking(group: int, row: int, tile: int | None = None) -> dict[str, int]:
     key; wide ones leave shared memory for fewer queries."""
     padded = triton.next_power_of_2(group)
     # Two warps keep products of up to 64 rows on the instruction (mma.sync) that the tail's 16 rows are for.
-    return {"PADDED": padded, "NODES": max(1, (tile or (64 if row <= 256 else 32)) // padded), "num_warps": 2}
+    return {
+        "PADDED": padded,
+        "NODES": max(1, (tile or (64 if row <= 256 else 32 if row <= 512 else 16)) // padded),
+        "num_warps": 2,
+    }
 
 
 if triton is not None:  # no_type_check keeps run-time checkers of annotations out of the kernels' source
@@ -195,7 +200,7 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit(do_not_specialize=["n", "tokens"])
     @no_type_check
     def _prefix(
-        query, key, value, peaks, totals, sums, lengths, sizes, positions, first_query, starts, tails,
+        query, key, value, peaks, totals, sums, lengths, sizes, positions, first_query, starts,
         q_row, q_head, q_node, k_row, k_head, k_slot, v_row, v_head, v_slot, n, kv_heads, tokens, scale,
         PADDED: tl.constexpr, NODES: tl.constexpr, WINDOW: tl.constexpr, RANGES: tl.constexpr, GROUP: tl.constexpr,
         KEYS: tl.constexpr, PART: tl.constexpr, DIM: tl.constexpr, PRECISION: tl.constexpr,
@@ -223,9 +228,9 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
             value += row.to(tl.int64) * v_row
         length = tl.where(first < size, tl.load(lengths + row), 0)  # a block of padding looks at nothing
         begin, end = part * PART, tl.minimum((part + 1) * PART, length // KEYS * KEYS)
-        stored = real & (begin < end)
         if WINDOW:  # the root looks back furthest
             begin = tl.maximum(begin, tl.maximum(length - WINDOW + 1, 0) // KEYS * KEYS)
+        stored = real & (begin < end)
         q = tl.load(query + (q_index * q_head + node * q_node)[:, None] + dim, mask=real[:, None], other=0.0)
         peak = tl.full([NODES * PADDED], float("-inf"), tl.float32)
         total = tl.zeros([NODES * PADDED, 16], tl.float32)
@@ -243,8 +248,9 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
     @triton.jit(do_not_specialize=["n", "tokens", "start", "steps"])
     @no_type_check
     def _tail(
-        query, key, value, peaks, totals, sums, path, out, lengths, sizes, positions, first_query, starts, tails,
-        q_row, q_head, q_node, k_row, k_head, k_slot, v_row, v_head, v_slot, n, kv_heads, tokens, scale, start, steps,
+        query, key, value, peaks, totals, sums, path, out, lengths, sizes, positions, first_query, starts,
+        q_row, q_head, q_node, k_row, k_head, k_slot, v_row, v_head, v_slot, n, kv_heads, tokens, scale,
+        tails, start, steps,
         ROWS: tl.constexpr, WINDOW: tl.constexpr, RANGES: tl.constexpr, GROUP: tl.constexpr, KEYS: tl.constexpr,
         PART: tl.constexpr, DIM: tl.constexpr, PRECISION: tl.constexpr,
     ):
@@ -274,9 +280,11 @@ if triton is not None:  # no_type_check keeps run-time checkers of annotations o
 
         best = tl.full([ROWS], float("-inf"), tl.float32)
         weights, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32)
-        for part in range(0, tl.cdiv(position + 1, PART)):
+        seen_from = tl.maximum(position - WINDOW + 1, 0) if WINDOW else 0
+        looked_back = tl.maximum(length - WINDOW + 1, 0) // KEYS * KEYS if WINDOW else 0  # where the prefix was begun
+        for part in range(seen_from // PART, tl.cdiv(position + 1, PART)):
             where = ((part * tokens + out_first + node) * kv_heads * GROUP + q_index).to(tl.int64)
-            begun = mine & (part * PART < whole)
+            begun = mine & (tl.maximum(part * PART, looked_back) < tl.minimum((part + 1) * PART, whole))
             peak = tl.load(peaks + where, mask=begun, other=float("-inf"))
             total = tl.zeros([ROWS, 16], tl.float32) + tl.load(totals + where, mask=begun, other=0.0)[:, None]
             added = tl.load(sums + where[:, None] * DIM + dim, mask=begun[:, None], other=0.0)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from c2t.cuda_graphs.row_independence import are_independent, check_rows
 from c2t.errors import InputError
@@ -39,3 +40,12 @@ def test_each_shape_is_checked_once() -> None:
     first, second = linear(lambda out: calls.append("first") or out), linear(lambda out: calls.append("second") or out)
     check_rows(nn.ModuleDict({"first": first, "second": second}), 8)
     assert set(calls) == {"first"}
+
+
+def test_the_layers_of_gpt2_are_products_too() -> None:
+    layer = Conv1D(5, 12).double()
+    assert are_independent(layer, 1)
+    with torch.no_grad():
+        layer.forward = lambda x: (x @ layer.weight) * (1 + torch.arange(len(x))[:, None])
+        with pytest.raises(InputError, match=r"a row of 0 \(12 x 5, torch.float64\) depends on the other 7 rows"):
+            check_rows(nn.Sequential(layer), 8)

@@ -6,7 +6,7 @@ from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Conf
 
 from c2t.cuda_graphs import target as static_target
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
-from c2t.cuda_graphs.target import StaticTarget, compile_mlps, replace_norms
+from c2t.cuda_graphs.target import StaticTarget, check_device, replace_norms
 from c2t.errors import InputError
 from c2t.kernels.rms_norm import RMSNorm, triton_norm
 from c2t.kernels.tree_attention import triton, triton_attention
@@ -18,7 +18,6 @@ from c2t.sampling import Sampling
 from c2t.study.parity.run import parity
 from tests.kernels import tensor_core
 from tests.marks import slow_except
-from tests.rounding import assert_same_network
 from tests.toys import PROMPTS, SIZES, WINDOW, language_model, random_eagle, run, toy_classifier
 
 WIDE = {**SIZES, "head_dim": 16}  # which the kernel has blocks for
@@ -65,6 +64,11 @@ def test_what_does_not_fit_is_refused() -> None:
         run(static, None, Plain(), PROMPTS)
     with pytest.raises(InputError, match="a tree of 91 tokens is larger than the 64 that graphs have room for"):
         run(static, random_eagle(target), Eagle2(K=9, levels=2, N=None), PROMPTS[:1])
+    dynamic = LlamaConfig(**WIDE, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    with pytest.raises(InputError, match="graphs cannot record dynamic RoPE"):
+        StaticTarget(Target(language_model(dynamic)), rows=1, capacity=64)
+    with pytest.raises(InputError, match="float32, bfloat16 and float16: choose another --dtype than float64"):
+        check_device(torch.float64)
     narrow = Target(language_model(LlamaConfig(**SIZES)))
     with pytest.raises(InputError, match="tree attention needs heads of 16"):
         StaticTarget(narrow, rows=1, capacity=64)
@@ -127,22 +131,6 @@ def test_norms_that_are_understood_run_row_by_row() -> None:
     replaced = [module for module in model.modules() if isinstance(getattr(module.forward, "__self__", None), RMSNorm)]
     assert len(replaced) == 2 * 4 + 1  # two norms of a layer and two of its heads
     assert model(tokens).logits.equal(expected)
-
-
-@torch.no_grad()
-@pytest.mark.slow
-def test_mlps_are_compiled_once() -> None:
-    """What the compiler makes of them is its own business (and takes half a minute here): it stands aside."""
-    model = language_model(FAMILIES["llama"])
-    tokens = torch.tensor([PROMPTS[1]])
-    expected = model(tokens).logits
-    compile_mlps(model)
-    compiled = {name: module._compiled_call_impl for name, module in model.named_modules()}
-    assert sum(call is not None for call in compiled.values()) == 2
-    compile_mlps(model)
-    assert compiled == {name: module._compiled_call_impl for name, module in model.named_modules()}
-    with torch.compiler.set_stance("force_eager"):
-        assert_same_network(model(tokens).logits, expected)
 
 
 def by_kernel(query, key, value, mask, scale, window, ranges):

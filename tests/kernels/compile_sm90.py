@@ -54,7 +54,7 @@ def tree(dtype: str, group: int, dim: int, window: int) -> None:
     for ranges in (False, True):  # which are not read where rows are not laid end to end
         places = dict.fromkeys(("first_query", "starts", "tails"), "*i64" if ranges else "*i32")
         given = types | places, constants | {"RANGES": ranges}
-        without = {name: kind for name, kind in given[0].items() if name not in ("path", "out")}
+        without = {name: kind for name, kind in given[0].items() if name not in ("path", "out", "tails")}
         parts = [
             build(tree_attention._prefix, without, given[1] | sizes, num_warps=warps, **options),
             build(tree_attention._tail, *given[:1], given[1] | rows, num_warps=2, **options),
@@ -73,6 +73,7 @@ tree("bf16", group=1, dim=128, window=0)
 tree("fp16", group=8, dim=64, window=4096)
 tree("bf16", group=3, dim=256, window=0)
 tree("fp32", group=3, dim=128, window=0)
+tree("fp32", group=1, dim=256, window=0)
 types = {"like": "*bf16", **dict.fromkeys(("addresses", "index", "count", "source", "target"), "*i64")}
 build(compact._compact, types, {"PATH": 16, "DIM": 128})
 

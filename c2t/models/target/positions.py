@@ -24,6 +24,11 @@ def within(positions: Int[Tensor, "*B n"], config: PreTrainedConfig) -> Int[Tens
     return positions.clamp(max=positions_of(config) - 1)
 
 
+def changes_with_text(config: PreTrainedConfig) -> bool:
+    """Return whether a forward looks at its positions to choose rotary frequencies."""
+    return any(kind["rope_type"] == "dynamic" for kind in _rotary(config))
+
+
 def _rotary(config: PreTrainedConfig) -> list[dict]:
     """Return the parameters of a model's rotary frequencies, of each kind of layer that has some of its own; none for
     a table of positions."""

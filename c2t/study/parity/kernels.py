@@ -24,7 +24,7 @@ class OwnTarget(Compared):
 
     def step(self, token: int) -> Float[Tensor, " V"]:
         """See `Compared.step`: a round of plain decoding."""
-        logits = self.session.verify(Tree.root(self._on([token]))).logits.padded()[0, 0].clone()
+        logits = self.session.verify(Tree.root(self._on([token]))).logits.padded()[0, 0]
         self.session.commit(self._on([[0]]), self._on([1]))
         return logits
 
