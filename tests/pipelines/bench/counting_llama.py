@@ -6,6 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 VOCABULARY = 8
+LLAMA_FLASH_ATTN_TYPE_DISABLED = 0
 LLAMA_FTYPE_MOSTLY_Q4_0, LLAMA_FTYPE_MOSTLY_Q4_1, LLAMA_FTYPE_MOSTLY_Q8_0 = 2, 3, 7
 
 

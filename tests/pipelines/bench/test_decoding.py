@@ -25,7 +25,7 @@ TASK = Task(4, Sampling(), frozenset())
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run beside each other; test_idle.py has the refusal."""
     monkeypatch.setattr(decoding, "check_idle", lambda: None)
 
