@@ -138,6 +138,11 @@ class PackedMatrix:
         floats = (None if tensor is None else pointer(tensor, torch.float32) for tensor in (self._bias, self._scales))
         self.struct = structs.matrix(pointer(self._panels, self.kind.dtype), *floats, inputs, padded, self.kind)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights and their scales, which a product reads whole."""
+        return self._panels.nbytes + (0 if self._scales is None else self._scales.nbytes)
+
     def __call__(self, x: Float[Tensor, "*R I"]) -> Float[Tensor, "*R O"]:
         """Return x W' + b in float32."""
         x = x.float().contiguous()
@@ -223,6 +228,11 @@ class NumbersMatrix(PackedMatrix):
                 )
             )
         self.struct = self._structs[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """See `PackedMatrix.nbytes`."""
+        return sum(panels.nbytes for panels in self._parts)
 
 
 def in_panels(rows: Shaped[Tensor, "O I"], width: int, kind: Kind) -> Shaped[Tensor, "P ..."]:
@@ -395,6 +405,11 @@ class PackedLayers:
 
     def __len__(self) -> int:
         return len(self.structs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices, see `PackedMatrix.nbytes`."""
+        return sum(part.nbytes for part in self._packed_parts if isinstance(part, PackedMatrix))
 
     @property
     def cached(self) -> torch.dtype:

@@ -16,6 +16,7 @@ from c2t.policies.hierarchical import Hierarchical
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.verification.target_verifier import generate
+from pipelines.bench.sizes import Size, size_of_target
 
 PLAIN, TREE, HIERARCHICAL = "c2t, plain", "c2t, tree", "c2t, hierarchical"
 INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"
@@ -29,13 +30,15 @@ Ids = Sequence[Sequence[int]]
 
 class Written(NamedTuple):
     """Texts of one call. seconds: of the whole call; first: of them, until the first token was there; masks: of them,
-    in the matchers of constraints."""
+    in the matchers of constraints. rounds: the target's forwards after the prompt's, where another program counts
+    them."""
 
     tokens: list[list[int]]
     first: float
     seconds: float
     statistics: Statistics | None = None
     masks: float = 0.0
+    rounds: int | None = None
 
     @property
     def new(self) -> int:
@@ -52,10 +55,14 @@ class Task(NamedTuple):
 
 
 class Contender(Protocol):
-    """One way to generate. setting: what was chosen for it, "" if there was no choice."""
+    """One way to generate. setting: what was chosen for it, "" if there was no choice. size: of the weights that a
+    forward of its target reads, None where that is not said."""
 
     name: str
     setting: str
+
+    @property
+    def size(self) -> Size | None: ...
 
     def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
         """Continue prompts, as one batch. numbers: of their random streams."""
@@ -70,6 +77,11 @@ class Ours:
     setting: str
     pair: Pair
     policy: Policy
+
+    @property
+    def size(self) -> Size | None:
+        """See `Contender`. Hierarchical speculation reads a second copy of the target as well."""
+        return None if isinstance(self.policy, Hierarchical) else size_of_target(self.pair.target)
 
     def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
         """See `Contender.write`."""
@@ -107,6 +119,7 @@ class Transformers:
     setting: str
     model: PreTrainedModel
     options: dict[str, Any] = field(default_factory=dict)
+    size: Size | None = None
 
     def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
         """See `Contender.write`. Prompts are padded on the left, as transformers wants them."""

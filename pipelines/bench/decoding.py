@@ -7,6 +7,10 @@ drifting machine treats all alike. Where a rival has settings, the fastest one c
 that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; without it
 the pair's own prompts are used.
 
+Other processes must use less than 5 % of the cores; else the run is refused. Programs of their own compete where they
+are installed, and a line says how to get those that are not. llama.cpp's texts are compared with its own plain
+decoding in the same type of weights.
+
 Where it can, c2t competes a second time with its target in 8 bits, which is another model: its texts are compared with
 its own plain decoding.
 """
@@ -55,17 +59,19 @@ from pipelines.bench.contenders import (
     contenders,
     tree_of,
 )
+from pipelines.bench.idle import check_idle
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
+from pipelines.bench.sizes import Size
 from pipelines.options import Draft, PairName
 
 CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and new tokens of their texts
 WARM_UP_TOKENS = 8
 SETS = "gsm8k,humaneval,mt_bench"
 ALL = "all"
-# Programs of their own: module -> names of its contenders.
+# Programs of their own: module -> names of its contenders, after the name of all of them, which may be the only one.
 PROGRAMS = {
-    llama_cpp: (llama_cpp.LLAMA_CPP, llama_cpp.LLAMA_CPP_LOOKUP),
+    llama_cpp: llama_cpp.NAMES,
     upstream_eagle: (upstream_eagle.UPSTREAM_EAGLE,),
 }
 OTHERS = (INT8, LOOKUP, HALF, *(name for names in PROGRAMS.values() for name in names))  # names for --skip
@@ -80,14 +86,15 @@ class Batch(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Texts of one contender on a set, a Written for each batch. settings: chosen ones."""
+    """Texts of one contender on a set, a Written for each batch. settings: chosen ones. size: see `Contender`."""
 
     settings: list[str]
     written: list[Written]
+    size: Size | None = None
 
     def __add__(self, other: "Result") -> "Result":
         new = [setting for setting in other.settings if setting not in self.settings]
-        return Result(self.settings + new, self.written + other.written)
+        return Result(self.settings + new, self.written + other.written, self.size)
 
 
 class Comparison(NamedTuple):
@@ -112,7 +119,7 @@ def compare(
     for contender in field.ours:
         choose([contender])  # which warms it up
     order: list[Contender] = [*field.ours, *field.generate, *best]
-    results = {rival.name: Result([rival.setting], []) for rival in order}
+    results = {rival.name: Result([rival.setting], [], rival.size) for rival in order}
     for number, batch in enumerate(judged):
         for contender in random.Random(number).sample(order, len(order)):
             results[contender.name].written.append(contender.write(*batch, task))
@@ -148,11 +155,14 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
     against_*: ratios of tokens per second, with 95 % intervals by a bootstrap over batches; decoding_*: the same after
     the first token, without the prompt's own forward. equal_*: share of the texts that are, token for token, those of
     c2t's plain decoding and of transformers in float32; where texts are sampled c2t's only. Plain decoding is that in
-    the same arithmetic.
+    the same arithmetic. llama.cpp's ratios are over c2t's plain decoding, too; its texts and the ratios *_own are over
+    its own. bits_per_weight, gb_per_second: see `memory`.
     """
     float32 = comparison.results["transformers, float32"]
     for name, result in comparison.results.items():
         plain = comparison.results[INT8_PLAIN if name.startswith(INT8) else PLAIN]
+        other_plain = llama_cpp.plain_of(name)
+        same = comparison.results.get(other_plain) if other_plain else plain  # of the same weights
         ours = result.written[0].statistics is not None
         counts = total(text.statistics for text in result.written) if ours else None
         yield {
@@ -161,12 +171,29 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
             "tokens_per_second": speed(result.written),
             **ratios(result, plain, "plain"),
             **ratios(result, comparison.base, "transformers"),
-            "equal_to_plain": None if sampled and not ours else equal(result, plain),
-            "equal_to_float32": None if sampled else equal(result, float32),
+            **(ratios(result, same, "own") if other_plain and same else {}),
+            "equal_to_plain": None if same is None or (sampled and not ours) else equal(result, same),
+            "equal_to_float32": None if sampled or other_plain else equal(result, float32),
             **(counts.figures() if counts else {"new_tokens": sum(text.new for text in result.written)}),
             "seconds": sum(text.seconds for text in result.written),
             "first_token_seconds": sum(text.first for text in result.written),
+            **memory(result),
         }
+
+
+def memory(result: Result) -> dict[str, float]:
+    """Return the bits of a target's weight, and the GB/s of weights that its forwards after the prompt's read: their
+    bytes times the forwards, over the seconds after the first token. What a draft reads is not in it. Without a size,
+    without a count of forwards and for texts decoded together there are no figures.
+    """
+    if result.size is None or any(len(text.tokens) > 1 for text in result.written):
+        return {}
+    rounds = [text.statistics.rounds if text.statistics else text.rounds for text in result.written]
+    seconds = sum(text.seconds - text.first for text in result.written)
+    figures = {"bits_per_weight": result.size.bits}
+    if None not in rounds and seconds > 0:
+        figures["gb_per_second"] = result.size.bytes * sum(rounds) / seconds / 1e9
+    return figures
 
 
 def ratios(result: Result, base: Result, name: str) -> dict[str, Interval]:
@@ -244,12 +271,13 @@ def main(
                 f"{name} has {len(available)} prompts: judging {prompts} and choosing settings on {CHOSEN_ON * batch} "
                 f"others takes {wanted}; lower --prompts or --batch"
             )
+    check_idle()  # before minutes of loading
     loaded = load_pair(pair, draft=draft)
     ours, chosen = policy_of(loaded, policy, batch, temperature)
     task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
-    programs = [program for program, names in PROGRAMS.items() if not set(names) <= set(skipped)]
+    programs = [program for program, names in PROGRAMS.items() if names[0] not in skipped]
     for program in list(programs):
-        if why_not := program.missing(loaded, batch):
+        if why_not := program.missing(loaded, batch, temperature):
             terminal.say(f"{PROGRAMS[program][0]} is left out: {why_not}", error=True)
             programs.remove(program)
     rounded = [] if INT8 in skipped else in_int8(pair, draft, policy, batch, temperature)
@@ -276,6 +304,7 @@ def main(
         field.generate[:] = [loop for loop in field.generate if loop.name not in skipped]
         for name in skipped:
             field.others.pop(name, None)
+        check_idle()
         per_set, done = calls(field, -(-prompts // batch)), count(1)
         for name, available in prompts_of.items():
 
@@ -313,6 +342,7 @@ def how(pair: Pair, policy: Policy) -> str:
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a set's table."""
     columns = ["contender", "setting", "tokens/s", "x c2t plain", "x transformers", "tau", "gamma", "text = plain's"]
+    columns += ["bits a weight", "GB/s"]
     cells = [
         [
             row["contender"],
@@ -323,6 +353,8 @@ def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
             row.get("tau"),
             row.get("gamma"),
             row["equal_to_plain"],
+            row.get("bits_per_weight"),
+            row.get("gb_per_second"),
         ]
         for row in rows
     ]

@@ -1,14 +1,19 @@
-"""Milliseconds of a target forward by its number of rows: c2t's kernels, and stock transformers in float32 and bf16.
+"""Milliseconds of a target forward by its number of rows: c2t's kernels, stock transformers in float32 and bf16, and
+llama.cpp in every type of weights, where it is installed.
 
     python -m pipelines.bench forward [--json data/results/forward.jsonl]
 
-A row is a token of the tree that is verified; c2t runs a tree, transformers a chain of as many tokens. Layers and LM
-head are timed apart; all sizes and ways take turns, and medians count.
+A row is a token of the tree that is verified; c2t runs a tree, the others a chain of as many tokens. Layers and LM head
+are timed apart, except llama.cpp's; all sizes and ways take turns, and medians count. Other processes must use less
+than 5 % of the cores; else the run is refused.
 """
 
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -22,13 +27,16 @@ from c2t.models.target.target import TargetSession
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.tree import Tree
 from pipelines import terminal
+from pipelines.bench import llama_cpp
 from pipelines.bench.contenders import DTYPES, stock
+from pipelines.bench.idle import check_idle
 from pipelines.bench.lines import Json, append, computed
+from pipelines.bench.programs import Program, ask
 from pipelines.options import PairName
 
-ROWS = (1, 2, 4, 8, 14, 16, 28, 60)
-PREFIX = 128
-Way = Callable[[int], tuple[float, float]]  # rows -> seconds of the layers and of the LM head
+ROWS = (1, 2, 4, 8, 12, 14, 16, 28, 60)
+PREFIX = 256
+Way = Callable[[int], tuple[float, ...]]  # rows -> seconds of the layers and of the LM head, or of both together
 
 
 class Ours:
@@ -68,10 +76,21 @@ class Stock:
         return middle - start, end - middle
 
 
+@dataclass
+class LlamaCpp:
+    """llama.cpp's forward over a chain, in a process of its own. tokens: the prefix."""
+
+    process: subprocess.Popen
+    tokens: list[int]
+
+    def __call__(self, rows: int) -> tuple[float]:
+        return (ask(self.process, llama_cpp.LLAMA_CPP, {"prefix": self.tokens, "rows": rows})["seconds"],)
+
+
 @torch.inference_mode()
 def measure(ways: dict[str, Way], sizes: tuple[int, ...], repeats: int) -> dict[str, list[list[float]]]:
-    """Return median milliseconds of layers and LM head, by way and size."""
-    seconds: dict[tuple[str, int], list[tuple[float, float]]] = {(way, n): [] for way in ways for n in sizes}
+    """Return median milliseconds of layers and LM head, by way and size; one number where both are timed together."""
+    seconds: dict[tuple[str, int], list[tuple[float, ...]]] = {(way, n): [] for way in ways for n in sizes}
     for repeat in range(repeats + 1):  # the first turn warms up
         for (way, size), samples in seconds.items():
             spent = ways[way](size)
@@ -89,12 +108,21 @@ def main(
     json: Json = None,
 ) -> None:
     """Time a target forward by its number of rows."""
+    check_idle()
     loaded = load_pair(pair)
     tokens = torch.randint(loaded.target.config.vocab_size, (1, PREFIX), generator=torch.manual_seed(0))
     with torch.inference_mode():
         ways: dict[str, Way] = {"c2t": Ours(loaded, tokens)}
         ways |= {f"transformers, {name}": Stock(stock(loaded, name), tokens) for name in DTYPES}
-    by_way = measure(ways, ROWS, repeats)
+    with ExitStack() as running:
+        if why_not := llama_cpp.missing(loaded):
+            terminal.say(f"{llama_cpp.LLAMA_CPP} is left out: {why_not}", error=True)
+        else:
+            for name, rivals in running.enter_context(llama_cpp.start(loaded)).items():
+                if name == llama_cpp.plain_of(name) and isinstance(rivals[0], Program):
+                    ways[name] = LlamaCpp(rivals[0].process, tokens[0].tolist())
+        check_idle()
+        by_way = measure(ways, ROWS, repeats)
     settings = {"pair": loaded.name, "sources": loaded.sources, "prefix": PREFIX, "repeats": repeats}
     settings |= {**computed(loaded), "packed": loaded.target.packed is not None}
     show(by_way)
@@ -105,7 +133,7 @@ def main(
 def show(by_way: dict[str, list[list[float]]]) -> None:
     """Print a table with a row for each size."""
     rows = [
-        [f"{size}", *(f"{layers:.1f} + {head:.1f}" for layers, head in sizes)]
+        [f"{size}", *(" + ".join(f"{part:.1f}" for part in parts) for parts in sizes)]
         for size, *sizes in zip(ROWS, *by_way.values(), strict=True)
     ]
-    terminal.table(f"ms of layers + LM head, {PREFIX} tokens of prefix", ["rows", *by_way], rows)
+    terminal.table(f"ms of layers + LM head, or of both together, {PREFIX} tokens of prefix", ["rows", *by_way], rows)

@@ -9,16 +9,19 @@ from typing import Any
 
 from c2t.errors import InputError
 from pipelines.bench.contenders import Ids, Task, Written
+from pipelines.bench.sizes import Size
 
 
 @dataclass(frozen=True)
 class Program:
-    """A process that continues one prompt at a time, on a clock of its own. extra: further entries of each request."""
+    """A process that continues one prompt at a time, on a clock of its own. extra: further entries of each request.
+    size: see `Contender`."""
 
     name: str
     setting: str
     process: subprocess.Popen
     extra: dict[str, Any] = field(default_factory=dict)
+    size: Size | None = None
 
     def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
         """See `Contender.write`. Takes one prompt."""
@@ -27,7 +30,7 @@ class Program:
         request = {"prompt": list(prompt), "limit": limit, "eos": sorted(eos)}
         request |= {"temperature": sampling.temperature, "seed": number, **self.extra}
         answer = ask(self.process, self.name, request)
-        return Written([answer["tokens"]], answer["first"], answer["seconds"])
+        return Written([answer["tokens"]], answer["first"], answer["seconds"], rounds=answer.get("rounds"))
 
 
 def ask(process: subprocess.Popen, name: str, request: dict[str, Any] | None = None) -> dict[str, Any]:

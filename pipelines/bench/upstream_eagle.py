@@ -27,8 +27,8 @@ def python() -> Path:
     return checkout() / "build" / "eagle" / "bin" / "python"
 
 
-def missing(pair: Pair, batch: int) -> str | None:
-    """Say why upstream EAGLE cannot be compared, in a line; None if it can."""
+def missing(pair: Pair, batch: int, temperature: float = 0.0) -> str | None:
+    """Say why upstream EAGLE cannot be compared, in a line; None if it can, at any temperature."""
     if batch > 1:
         return "it decodes one text at a time"
     eagle = type(pair.draft) is EagleDraft and isinstance(pair.draft.head, EagleHead)

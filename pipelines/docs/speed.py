@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, table
+from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, number, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
 
 TREE, STAGED = "tree", "hierarchical"
@@ -49,8 +49,10 @@ def current(way: str) -> str:
 
 
 def runs() -> dict[Run, Line]:
-    """Return the lines of `pipelines.bench decoding` by texts and set; a later run stands for an earlier one."""
-    latest = {of_run(line): line for line in lines("decoding.jsonl")}
+    """Return the lines of `pipelines.bench decoding` by texts and set; a later run stands for an earlier one, and runs
+    with fewer threads are left out."""
+    most = max(line["configuration"]["threads"] for line in lines("decoding.jsonl"))
+    latest = {of_run(line): line for line in lines("decoding.jsonl") if line["configuration"]["threads"] == most}
     return {run: latest[run] for run in sorted(latest, key=lambda run: (run.texts, list(SETS).index(run.set)))}
 
 
@@ -134,7 +136,7 @@ def against_transformers() -> str:
     ways = first_run()["all"]
     rows = []
     for way, line in ways.items():
-        if not way.startswith("c2t in int8"):
+        if not way.startswith(("c2t in int8", "llama.cpp")):
             figures = line["figures"]
             ratio = interval(figures["against_transformers"])
             rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio))
@@ -153,6 +155,7 @@ def decoding() -> str:
         figures = line["figures"]
         ratios = ("against_plain", "against_transformers", "decoding_against_plain")
         counts = (*lengths(figures["tau"]), f"{figures['gamma']:.1f}") if "tau" in figures else ("", "", "")
+        read = (number(figures.get(name)) for name in ("bits_per_weight", "gb_per_second"))
         rows.append(
             (
                 f"{SETS[run.set]}, {kind(run.texts)}",
@@ -160,10 +163,11 @@ def decoding() -> str:
                 f"{figures['tokens_per_second']:.0f}",
                 *(interval(figures[ratio]) for ratio in ratios),
                 *counts,
+                *read,
             )
         )
     columns = ("prompts, texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token")
-    return table((*columns, *LENGTHS, "gamma"), grouped(rows), origins(measured.values()))
+    return table((*columns, *LENGTHS, "gamma", "bits a weight", "GB/s"), grouped(rows), origins(measured.values()))
 
 
 def settings() -> str:
@@ -200,7 +204,7 @@ def forwards() -> str:
     """Return the milliseconds of a target forward by its rows."""
     measured = lines("forward.jsonl")
     sizes = zip(measured[0]["figures"]["rows"], *(line["figures"]["milliseconds"] for line in measured), strict=True)
-    rows = [(str(size), *(f"{layers:.1f} + {head:.1f}" for layers, head in ways)) for size, *ways in sizes]
+    rows = [(str(size), *(" + ".join(f"{part:.1f}" for part in parts) for parts in ways)) for size, *ways in sizes]
     run = measured[-1]["configuration"]
     how = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {computed(run)}"
     return table(("rows", *(line["figures"]["way"] for line in measured)), rows, source(measured[-1], how))

@@ -13,19 +13,28 @@ from c2t.kernels.decoder_layers import Kind, works
 from c2t.policies import Plain
 from c2t.policies.spec import describe
 from c2t.sampling import Sampling
+from pipelines.bench import decoding
 from pipelines.bench.__main__ import app
 from pipelines.bench.contenders import Contenders, Task, Written
 from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures, in_int8
+from pipelines.bench.sizes import Size
 from tests.rounding import figure
 
 TREE = "eagle2:N=6,levels=2,K=3"
 TASK = Task(4, Sampling(), frozenset())
 
 
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run beside each other; test_idle.py has the refusal."""
+    monkeypatch.setattr(decoding, "check_idle", lambda: None)
+
+
 def lines(out: Path, *more: str) -> dict[str, dict]:
     """The figures of a run on the small pair, by contender."""
     arguments = ["decoding", "--pair", "tiny", "--policy", TREE, "--new-tokens", "12", "--json", str(out), *more]
-    arguments += ["--skip", "upstream EAGLE-1"]  # which may be installed, and takes its time
+    # Either may be installed, and takes its time.
+    arguments += ["--skip", "upstream EAGLE-1", "--skip", "llama.cpp"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     found = [json.loads(line) for line in out.read_text().splitlines()]
@@ -46,6 +55,10 @@ def test_all_write_the_same_text(home: Path, tmp_path: Path) -> None:
     assert found["c2t, tree"]["rounds"] < found["c2t, plain"]["rounds"]
     assert "tokens" in found["transformers, prompt lookup"]["setting"]
     assert all(0 < row["first_token_seconds"] < row["seconds"] for row in found.values())
+    bits = {name: row.get("bits_per_weight") for name, row in found.items()}
+    assert bits["c2t, plain"] == bits["c2t, tree"] > 0
+    assert bits["transformers, float32"] is None
+    assert found["c2t, plain"]["gb_per_second"] > 0
 
 
 def test_in_a_batch_and_with_sampling(home: Path, tmp_path: Path) -> None:
@@ -72,6 +85,8 @@ def test_what_cannot_be_compared_is_refused(home: Path, words: list[str], said: 
 
 class Recorded:
     """Contender that needs a fixed time for a token and notes what it was asked for."""
+
+    size = None
 
     def __init__(self, name: str, setting: str, seconds: float):
         self.name, self.setting, self.seconds = name, setting, seconds
@@ -131,6 +146,29 @@ def test_texts_in_int8_are_compared_with_plain_decoding_in_int8() -> None:
     assert [row["equal_to_float32"] for row in rows.values()] == [1.0, 0.0, 0.0, 1.0]
     assert rows["c2t in int8, tree"]["against_plain"] == figure((2, 2, 2))
     assert rows["c2t in int8, tree"]["against_transformers"] == figure((8, 8, 8))
+
+
+def test_llama_cpp_is_compared_with_its_own_plain_decoding() -> None:
+    size, one, other = Size(10**9, 10**9), [1, 1, 1, 1], [2, 2, 2, 2]
+
+    def program(first: float, seconds: float, rounds: int) -> Result:
+        return Result([], [Written([other], first, seconds, rounds=rounds)] * 3, size)
+
+    results = {"c2t, plain": result(one, 0.5, 4.0), "transformers, float32": result(one, 0.5, 8.0)}
+    results |= {"llama.cpp, Q8_0": program(1.0, 4.0, 3), "llama.cpp, Q8_0, prompt lookup": program(1.0, 2.0, 2)}
+    rows = {row["contender"]: row for row in figures(Comparison(results, results["transformers, float32"]), False)}
+    plain, lookup = (rows[name] for name in rows if name.startswith("llama.cpp"))
+    assert (plain["equal_to_plain"], lookup["equal_to_plain"]) == (1.0, 1.0)
+    assert (plain["equal_to_float32"], lookup["equal_to_float32"]) == (None, None)
+    assert lookup["against_plain"] == lookup["against_own"] == figure((2, 2, 2))
+    assert lookup["decoding_against_own"] == figure((3, 3, 3))
+    assert (plain["bits_per_weight"], plain["gb_per_second"]) == (8.0, 1.0)  # 3 times 1 GB in 3 seconds
+    assert lookup["gb_per_second"] == 2.0
+    assert "against_own" not in rows["c2t, plain"]
+    assert "gb_per_second" not in rows["c2t, plain"]
+    del results["llama.cpp, Q8_0"]
+    *_, alone = figures(Comparison(results, results["transformers, float32"]), False)
+    assert alone["equal_to_plain"] is None
 
 
 def test_ratios_are_those_of_tokens_per_second() -> None:
