@@ -52,25 +52,10 @@ def span_after(draft: str) -> str:
     return extent(row["ratio"][0] for line in deep for row in line["figures"]["rows"])
 
 
-def block() -> str:
-    """Return what a block drafter verifies at equal acceptance length, conditioned by counts of pairs and not."""
-    rows, notes = [], {}
-    for line in lines("gain-parallel.jsonl"):
-        run = line["configuration"]
-        where = f"{run['set']}, T = {run['temperature']:g}"
-        for row in line["figures"]["rows"]:
-            if (row["draft"], row["rival"]) != ("block+bigrams", "block") or row["ratio"][0] is None:
-                continue
-            gammas = (f"{row[name]:.1f}" for name in ("rival_gamma", "gamma"))
-            rows.append((where, *lengths(row["tau"], "g"), *gammas, interval(row["ratio"])))
-            notes[run["temperature"]] = by_prompt(line)
-    columns = ("texts", *LENGTHS, "`block`", "`block+bigrams`", "ratio")
-    return table(columns, grouped(rows), "\n".join(notes.values()))
-
-
 def speed() -> str:
-    """Return the tokens/s of every draft with its fastest tree."""
-    return _speed(lines("parallel.jsonl"), trees=True)
+    """Return the tokens/s of every draft that comes with c2t, with its fastest tree."""
+    with_weights = [line for line in lines("parallel.jsonl") if not line["figures"]["contender"].startswith("block")]
+    return _speed(with_weights, trees=True)
 
 
 def speed_in_brief() -> str:

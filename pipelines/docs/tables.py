@@ -10,6 +10,7 @@ from c2t.policies import POLICIES
 from c2t.policies.spec import OF, settings_of
 from pipelines.docs import (
     batches,
+    chains,
     constructions,
     findings,
     gpu,
@@ -127,7 +128,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "parallel-speed": parallel.speed,
     "parallel-speed-in-brief": parallel.speed_in_brief,
     "parallel-conditioned": parallel.conditioned,
-    "block": parallel.block,
+    "chains": partial(chains.rules, 0.0),
+    "tree-over-chain": partial(chains.over_chain, "tree, best first", 0.0),
     "fit-marginals": partial(parallel.span, parallel.FIT, parallel.MARGINALS, 0.0),
     "fit-eagle": partial(parallel.span, parallel.FIT, "eagle", 0.0),
     "fit-after-eagle": partial(parallel.span_after, "eagle"),
