@@ -34,7 +34,7 @@ def are_independent(linear: nn.Module, rows: int) -> bool:
     weight: Tensor = linear.weight  # type: ignore[assignment]
     generator = torch.Generator("cpu").manual_seed(0)
     width = weight.shape[0] if isinstance(linear, Conv1D) else weight.shape[1]
-    given = torch.randn(rows, width, generator=generator, device="cpu").to(weight)
+    given = torch.randn(rows, width, generator=generator, device="cpu", dtype=torch.float32).to(weight)
     order = torch.randperm(rows, generator=generator, device="cpu").to(weight.device)
     x, out = torch.zeros_like(given), [given]
 

@@ -33,7 +33,7 @@ class RMSNorm(NamedTuple):
         if not isinstance(weight, Tensor) or weight.ndim != 1 or not isinstance(epsilon, float):
             return None
         generator = torch.Generator("cpu").manual_seed(0)
-        rows = torch.randn(1, 8, len(weight), generator=generator, device="cpu").to(weight)
+        rows = torch.randn(1, 8, len(weight), generator=generator, device="cpu", dtype=torch.float32).to(weight)
         expected = module(rows)
         forms = (cls(weight, epsilon, offset, early) for offset, early in ((0.0, True), (0.0, False), (1.0, False)))
         return next((form for form in forms if torch_norm(rows, form).equal(expected)), None)

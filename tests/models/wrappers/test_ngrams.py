@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from c2t.decoder import SpeculativeDecoder
+from c2t.cuda_graphs.draft import StaticDraft
 from c2t.decoding import cut
 from c2t.errors import InputError
 from c2t.kernels.ngrams import Prior
@@ -298,7 +298,8 @@ def test_a_doubt_that_is_none_is_refused(prior_weight: float) -> None:
         NgramDraft(toy_drafts()["same"], prior_weight)
 
 
-def test_graphs_do_not_serve_it() -> None:
-    pair = Pair("toy", toy_target(), NgramDraft(toy_drafts()["eagle"]), toy_tokenizer(), "", {})
-    with pytest.raises(InputError, match="graphs serve EAGLE-1/2 heads"):
-        SpeculativeDecoder(pair, Eagle2(K=2, levels=2), graph_tokens=64)
+def test_graphs_do_not_draft_with_it() -> None:
+    with pytest.raises(
+        InputError, match="graphs draft with EAGLE-1/2 heads of plain or scaled positions, without n-grams"
+    ):
+        StaticDraft(NgramDraft(toy_drafts()["eagle"]), Eagle2(K=2, levels=2), rows=1, capacity=64)
