@@ -27,6 +27,7 @@ from c2t.kernels.noise import Noise
 
 VERSION = 3  # of sampled texts and their trees: it rises when the same seed gives others
 CACHED, ON_DEVICE = 2**16, 2**25  # logits that get noise together: those that fit a core's cache; 256 MB on a GPU
+SUMMED, ALIGNED = 64, 8  # rows whose sums are computed together on a GPU, and numbers that an aligned row holds
 SEEDS = 2**32  # that `new_seed` chooses from: short enough to be typed
 LEAST = 1e-4  # smallest temperature and penalty, 1 / LEAST the largest: outside, logits overflow or round to ties
 PENALTY, BIAS = 2.0, 100.0  # largest penalty of a count, and largest bias, as OpenAI's API has them
@@ -174,9 +175,8 @@ class Sampling:
             logits = logits.masked_fill(logits < lowest, float("-inf"))
         if self.top_p < 1:
             ascending, order = logits.sort(dim=-1)
-            # On a GPU the order of such a sum depends on how many rows there are.
-            rows = ascending.split(1) if ascending.is_cuda else [ascending]
-            outside = torch.cat([row.softmax(-1).cumsum(-1) <= 1 - self.top_p for row in rows])
+            sums = padded_sums(ascending) if ascending.is_cuda else ascending.softmax(-1).cumsum(-1)
+            outside = sums <= 1 - self.top_p
             outside[:, -1] = False
             logits = logits.masked_fill(outside.scatter(1, order, outside), float("-inf"))
         return logits
@@ -229,6 +229,15 @@ def _checked_bias(bias: Any) -> tuple[tuple[int, float], ...]:
         if not -BIAS <= value <= BIAS:
             raise InputError(f"logit_bias of token {token} = {value}: must be from -{BIAS:g} to {BIAS:g}")
     return tuple(sorted((int(token), float(value)) for token, value in biases.items() if value))
+
+
+def padded_sums(ascending: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
+    """Return the probability of each token and those before it. A row's sums do not depend on how many rows there are,
+    nor on where it stands: on a GPU their order follows from a batch's shape and from a row's alignment."""
+    rows, size = ascending.shape
+    padded = torch.nn.functional.pad(ascending, (-size % ALIGNED, 0, 0, -rows % SUMMED), value=float("-inf"))
+    sums = [part.softmax(-1).cumsum(-1) for part in padded.split(SUMMED)]
+    return torch.cat(sums)[:rows, -size:]
 
 
 def gumbel_max(logits: Float[Tensor, "B V"], key: Int[Tensor, " B"]) -> Int[Tensor, " B"]:

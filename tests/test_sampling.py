@@ -19,7 +19,7 @@ from transformers import (
 
 from c2t.caches.ragged import SlotLogits
 from c2t.errors import InputError
-from c2t.sampling import Sampling, TokenCounts, uniform
+from c2t.sampling import Sampling, TokenCounts, padded_sums, uniform
 from c2t.tree import Tree
 from c2t.verification.sampler import TargetSampler
 from tests.rounding import assert_equal, assert_within, growth
@@ -306,3 +306,11 @@ def test_rows_that_have_ended_are_not_drawn_for_again(monkeypatch: pytest.Monkey
         path = together.slots[row, : together.length[row] + 1]
         assert alone.slots[0].tolist() == path.tolist()
         assert alone.bonus[0] == together.bonus[row]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 70])
+def test_padded_sums_are_the_sums(rows: int) -> None:
+    ascending = torch.randn(rows, 13, dtype=torch.float64).sort().values
+    ascending[0, :4] = float("-inf")
+    exact = ascending.softmax(-1).cumsum(-1)
+    assert_within(padded_sums(ascending), exact, growth(40, torch.float64) * exact)

@@ -82,9 +82,9 @@ class StaticTarget:
     def _verify(self) -> None:
         lengths, trees = self.cache.lengths, self.trees
         here = trees.first + torch.arange(SLOTS, device=self.device)
-        token, depth = trees.token.index_select(1, here), trees.depth.index_select(1, here)
+        token, _, depth = trees.whole.index_select(2, here)
         alive = trees.alive.index_select(1, here)
-        parent = torch.where(trees.alive, trees.parent, -1)
+        parent = torch.where(trees.alive, trees.whole[1], -1)
         positions = lengths[:, None] + torch.where(alive, depth, -1) + 1
         self.cache.tree_slots = here
         mask = TreeMask.of(parent, alive, positions, lengths, trees.first)
@@ -128,11 +128,9 @@ def replace_norms(model: nn.Module) -> None:
 
 class Slots(NamedTuple):
     """Trees that the graph reads, `first` being the first slot that it verifies, and its results in `out`: logits and
-    features. Slots that are not alive have columns left over from other trees."""
+    features. whole: token, parent and depth of each slot; slots that are not alive have those of other trees."""
 
-    token: Int[Tensor, "B N"]
-    parent: Int[Tensor, "B N"]
-    depth: Int[Tensor, "B N"]
+    whole: Int[Tensor, "3 B N"]
     alive: Bool[Tensor, "B N"]
     first: Int[Tensor, ""]
     out: list[Float[Tensor, "B n _"]]
@@ -140,15 +138,14 @@ class Slots(NamedTuple):
     @classmethod
     def empty(cls, rows: int, size: int, device: torch.device) -> "Slots":
         """Return `rows` trees of `size` slots, none of them alive."""
-        token, parent, depth = torch.zeros(3, rows, size, dtype=torch.long, device=device)
+        whole = torch.zeros(3, rows, size, dtype=torch.long, device=device)
         alive = torch.zeros(rows, size, dtype=torch.bool, device=device)
-        return cls(token, parent, depth, alive, torch.zeros((), dtype=torch.long, device=device), [])
+        return cls(whole, alive, torch.zeros((), dtype=torch.long, device=device), [])
 
     def fill(self, tree: Tree) -> None:
         """Copy the trees in; the slots after them are not alive."""
         rows, size = tree.token.shape
-        for name in ("token", "parent", "depth"):
-            getattr(self, name)[:rows, :size] = getattr(tree, name)
+        self.whole[:, :rows, :size] = tree.blocks.whole[:3]
         self.alive.zero_()
         self.alive[:rows, :size] = tree.alive
 
