@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.tree_attention import grouped_attention, triton
+from c2t.kernels.tree_attention import dense_attention, triton
 
 if triton is not None:
     import triton.language as tl
@@ -77,10 +77,8 @@ def level_attention(
 
 
 def torch_attention(query: Tensor, key: Tensor, value: Tensor, mask: LevelMask, scale: float, slots: int) -> Tensor:
-    """Do `level_attention` by SDPA with the dense mask; the output of padding is 0."""
-    out = grouped_attention(query, key, value, mask.dense(key.shape[2], slots), scale)
-    padding = torch.arange(query.shape[2], device=query.device) >= mask.sizes[:, None]
-    return out.masked_fill(padding[:, None, :, None], 0).transpose(1, 2).contiguous().transpose(1, 2)
+    """Do `level_attention` by SDPA with the dense mask."""
+    return dense_attention(query, key, value, mask.dense(key.shape[2], slots), mask.sizes, scale)
 
 
 def triton_attention(

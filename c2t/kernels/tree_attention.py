@@ -66,10 +66,8 @@ def tree_attention(
 def torch_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float, window: int | None = None
 ) -> Tensor:
-    """Do `tree_attention` by SDPA with the dense mask; the output of padding is 0."""
-    out = grouped_attention(query, key, value, mask.dense(key.shape[2], window), scale)
-    padding = torch.arange(query.shape[2], device=query.device) >= mask.sizes[:, None]
-    return out.masked_fill(padding[:, None, :, None], 0).transpose(1, 2).contiguous().transpose(1, 2)
+    """Do `tree_attention` by SDPA with the dense mask."""
+    return dense_attention(query, key, value, mask.dense(key.shape[2], window), mask.sizes, scale)
 
 
 def torch_attention_of_ranges(
@@ -83,6 +81,20 @@ def torch_attention_of_ranges(
         parts = query[:, :, queries], key[:, :, keys], value[:, :, keys]
         out[:, queries] = torch_attention(*parts, mask.row(row, size), scale, window).transpose(1, 2)
     return out.transpose(1, 2)
+
+
+def dense_attention(
+    query: Float[Tensor, "B H n D"],
+    key: Float[Tensor, "B h t D"],
+    value: Float[Tensor, "B h t D"],
+    seen: Bool[Tensor, "B n t"],
+    sizes: Int[Tensor, " B"],
+    scale: float,
+) -> Float[Tensor, "B H n D"]:
+    """Attend by SDPA; the output of queries from sizes[r] on, which are padding, is 0. It is stored as (B, n, H, D)."""
+    out = grouped_attention(query, key, value, seen, scale)
+    padding = torch.arange(query.shape[2], device=query.device) >= sizes[:, None]
+    return out.masked_fill(padding[:, None, :, None], 0).transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def grouped_attention(

@@ -35,7 +35,7 @@ class TreeMask(NamedTuple):
         lengths: Int[Tensor, " B"],
         first: Int[Tensor, ""] | None = None,
     ) -> "TreeMask":
-        """Return the mask of trees whose parents stand before their children; nothing waits for the device.
+        """Return the mask of trees whose parents stand before their children. The kernel waits for nothing.
 
         first: number of the first of the n slots, where they are not all N slots of the trees (default: 0).
         """

@@ -1,6 +1,6 @@
 """Attention of a tree's nodes: whether it has the bits of plain decoding, and how long it takes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import product
@@ -13,7 +13,6 @@ from torch import Tensor
 from c2t.cuda_graphs.graph import Graph
 from c2t.kernels.tree_attention import torch_attention, triton_attention
 from c2t.kernels.tree_mask import TreeMask
-from c2t.tree import Tree
 from pipelines.gpu.lines import Finding, copies_of, equal_rows, timed
 from pipelines.gpu.models import random_trees
 
@@ -100,7 +99,7 @@ class AttentionCase:
 
     def _plain_slots(self) -> tuple[Int[Tensor, "n t"], Int[Tensor, " n"]]:
         """Return the slots that make up each node's cache, the node's as the last one, and the lengths before it."""
-        paths = paths_of(self.tree)
+        paths = paths_of(self.tree.parent[0].tolist())
         slots = torch.zeros(len(paths), self.prefix + max(map(len, paths)), dtype=torch.long)
         slots[:, : self.prefix] = torch.arange(self.prefix)
         for node, path in enumerate(paths):
@@ -115,10 +114,10 @@ class AttentionCase:
         return float((out.double() - exact).abs().max())
 
 
-def paths_of(tree: Tree) -> list[list[int]]:
-    """Return the slots from the root to each slot of the first row."""
+def paths_of(parents: Sequence[int]) -> list[list[int]]:
+    """Return the slots from the root to each slot of a tree. parents: those of the slots, -1 of the root."""
     paths: list[list[int]] = []
-    for slot, parent in enumerate(tree.parent[0].tolist()):
+    for slot, parent in enumerate(parents):
         paths.append([*(paths[parent] if parent >= 0 else ()), slot])
     return paths
 

@@ -39,7 +39,7 @@ from c2t.storage.results import append_line, result_line
 from c2t.study.parity.activations import Difference, difference
 from c2t.study.parity.kernels import OwnTarget
 from c2t.study.parity.nodes import PlainNode
-from pipelines.gpu.attention import measure_attention
+from pipelines.gpu.attention import measure_attention, paths_of
 from pipelines.gpu.lines import Finding
 from pipelines.gpu.models import FULL, TINY, Shapes, ragged_trees, random_target, random_trees
 from pipelines.gpu.products import measure_products
@@ -119,9 +119,7 @@ def random_nodes(count: int, vocabulary: int, seed: int) -> list[PlainNode]:
 def decoded_alone(model: OwnTarget, nodes: Sequence[PlainNode]) -> Float[Tensor, "n V"]:
     """Return the logits after every node by plain decoding, one forward a node: the nodes come depth first, so the
     committed path of a node before is taken back only to the parent."""
-    paths: list[list[int]] = []
-    for node in nodes:
-        paths.append([*(paths[node.parent] if node.parent >= 0 else ()), len(paths)])
+    paths = paths_of([node.parent for node in nodes])
     logits = {path[-1]: model.after([nodes[slot].token for slot in path]) for path in sorted(paths)}
     model.to_prompt()
     return torch.stack([logits[slot] for slot in range(len(nodes))])

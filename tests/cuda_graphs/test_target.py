@@ -9,14 +9,13 @@ from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.cuda_graphs.target import StaticTarget, check_device, replace_norms
 from c2t.errors import InputError
 from c2t.kernels.rms_norm import RMSNorm, triton_norm
-from c2t.kernels.tree_attention import triton, triton_attention
+from c2t.kernels.tree_attention import triton
 from c2t.kernels.tree_mask import TreeMask
-from c2t.models.target import attention
 from c2t.models.target.target import Target
 from c2t.policies import C2T, Eagle2, Plain, Sequoia
 from c2t.sampling import Sampling
 from c2t.study.parity.run import parity
-from tests.kernels import tensor_core
+from pipelines.gpu.exact import as_on_a_gpu, compute_rows_alone
 from tests.marks import slow_except
 from tests.toys import PROMPTS, SIZES, WINDOW, language_model, random_eagle, run, toy_classifier
 
@@ -109,14 +108,14 @@ def test_a_trees_logits_have_plain_decodings_bits(shape: str, monkeypatch: pytes
     """In bfloat16, by the kernels of a GPU and products of a fixed shape: those of every machine whose rows do not
     depend on each other, one after the other here."""
     normed: list[torch.Tensor] = []
-    tensor_core.install(monkeypatch)
-    monkeypatch.setattr(attention, "tree_attention", by_kernel)
     monkeypatch.setattr(RMSNorm, "__call__", lambda norm, x: normed.append(x) or triton_norm(x, norm))
-    model = row_by_row(language_model(LlamaConfig(**WIDE)).to(torch.bfloat16))
+    model = language_model(LlamaConfig(**WIDE)).to(torch.bfloat16)
+    compute_rows_alone(model)
     monkeypatch.setattr(static_target, "SLOTS", 8)
     static = StaticTarget(Target(model), rows=1, capacity=80, room=16)
     prompt = torch.randint(0, SIZES["vocab_size"], (45,)).tolist()
-    result = parity(static, [prompt], [1, 3, 16], chain=shape == "chain")
+    with as_on_a_gpu():
+        result = parity(static, [prompt], [1, 3, 16], chain=shape == "chain")
     assert [row.differing for row in result.rows] == [0, 0, 0]
     assert result.rows[-1].nodes == 16
     assert normed
@@ -131,18 +130,3 @@ def test_norms_that_are_understood_run_row_by_row() -> None:
     replaced = [module for module in model.modules() if isinstance(getattr(module.forward, "__self__", None), RMSNorm)]
     assert len(replaced) == 2 * 4 + 1  # two norms of a layer and two of its heads
     assert model(tokens).logits.equal(expected)
-
-
-def by_kernel(query, key, value, mask, scale, window, ranges):
-    """Attention by the kernels, also where there is no GPU."""
-    return triton_attention(query, key, value, mask, scale, window, ranges)
-
-
-def row_by_row(model: torch.nn.Module) -> torch.nn.Module:
-    """Compute every linear layer one row after the other."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.forward = lambda x, linear=module: torch.cat(
-                [torch.nn.functional.linear(row, linear.weight, linear.bias) for row in x.split(1, 1)], 1
-            )
-    return model

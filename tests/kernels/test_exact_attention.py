@@ -6,6 +6,7 @@ from torch import Tensor
 
 from c2t.kernels.tree_attention import triton, triton_attention
 from c2t.kernels.tree_mask import TreeMask
+from pipelines.gpu.attention import paths_of
 from pipelines.gpu.models import random_trees
 from tests.kernels import tensor_core
 from tests.marks import slow_except
@@ -42,7 +43,7 @@ class Case:
         """The same by plain decoding: every node is a tree of one token, behind its committed path."""
         out = []
         for row, length in enumerate(self.lengths):
-            paths = [self._path(row, node) for node in range(self.tree.size)]
+            paths = paths_of(self.tree.parent[row].tolist())
             end = length + max(map(len, paths))
             query = self.query[row].transpose(0, 1)[:, :, None]  # a row of the batch for each node
             caches = []
@@ -59,12 +60,6 @@ class Case:
             found = triton_attention(query, *caches, mask, 0.3, window, keys=KEYS, part=PART)
             out.append(found.transpose(1, 2)[:, 0])
         return torch.stack(out)
-
-    def _path(self, row: int, node: int) -> list[int]:
-        path = [node]
-        while path[0] > 0:
-            path.insert(0, int(self.tree.parent[row, path[0]]))
-        return path
 
 
 CASES = {
