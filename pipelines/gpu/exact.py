@@ -190,7 +190,7 @@ def run_stage(stage: str, device: torch.device, tiny: bool, out: Path | None) ->
             findings.append(finding)
     except InputError as error:  # the check of a target's linear layers, say
         print(f"{stage}: {error}")
-        return 1
+        return 2
     finally:
         if out:
             figures = {finding.what: finding.figures | {"differing": finding.differing} for finding in findings}

@@ -126,7 +126,7 @@ def test_what_was_measured_before_an_error_is_written(
         raise InputError("a row depends on others")
 
     monkeypatch.setitem(exact.STAGES, "mma", stage)
-    assert main(["mma", "--tiny", "--out", str(tmp_path)]) == 1
+    assert main(["mma", "--tiny", "--out", str(tmp_path)]) == 2
     assert "mma: a row depends on others" in capsys.readouterr().out
     assert json.loads((tmp_path / "gpu.jsonl").read_text())["figures"] == {"first": {"count": 3, "differing": 0}}
 
