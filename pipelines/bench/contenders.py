@@ -19,7 +19,7 @@ from c2t.verification.target_verifier import generate
 from pipelines.bench.sizes import Size, size_of_target
 
 PLAIN, TREE, HIERARCHICAL = "c2t, plain", "c2t, tree", "c2t, hierarchical"
-INT8, INT8_PLAIN, INT8_TREE = "c2t in int8", "c2t in int8, plain", "c2t in int8, tree"
+ROUNDED = {"c2t in int8": torch.int8, "c2t in int4": torch.int4}  # c2t with another model: its target in fewer bits
 LOOKUP = "transformers, prompt lookup"
 DTYPES = ("float32", "bfloat16")
 HALF = f"transformers, {DTYPES[1]}"

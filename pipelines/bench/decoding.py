@@ -8,11 +8,11 @@ that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question
 the pair's own prompts are used.
 
 Other processes must use less than 5 % of the cores; else the run is refused. Programs of their own compete where they
-are installed, and a line says how to get those that are not. llama.cpp's texts are compared with its own plain
-decoding in the same type of weights.
+are installed, and a line says how to get those that are not. Texts of llama.cpp and OpenVINO are compared with their
+own plain decoding of the same weights.
 
-Where it can, c2t competes a second time with its target in 8 bits, which is another model: its texts are compared with
-its own plain decoding.
+Where it can, c2t competes again with its target in 8 and in 4 bits, which are other models: their texts are compared
+with their own plain decoding.
 """
 
 import random
@@ -42,14 +42,12 @@ from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
 from c2t.verification.prompt_ids import check_length
 from pipelines import terminal
-from pipelines.bench import llama_cpp, upstream_eagle
+from pipelines.bench import llama_cpp, openvino_genai, upstream_eagle
 from pipelines.bench.contenders import (
     HALF,
-    INT8,
-    INT8_PLAIN,
-    INT8_TREE,
     LOOKUP,
     PLAIN,
+    ROUNDED,
     Contender,
     Contenders,
     Ids,
@@ -69,12 +67,9 @@ CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and ne
 WARM_UP_TOKENS = 8
 SETS = "gsm8k,humaneval,mt_bench"
 ALL = "all"
-# Programs of their own: module -> names of its contenders, after the name of all of them, which may be the only one.
-PROGRAMS = {
-    llama_cpp: llama_cpp.NAMES,
-    upstream_eagle: (upstream_eagle.UPSTREAM_EAGLE,),
-}
-OTHERS = (INT8, LOOKUP, HALF, *(name for names in PROGRAMS.values() for name in names))  # names for --skip
+# Programs of their own. NAMES: of a module's contenders, after the name of all of them, which may be the only one.
+PROGRAMS = (llama_cpp, openvino_genai, upstream_eagle)
+OTHERS = (*ROUNDED, LOOKUP, HALF, *(name for program in PROGRAMS for name in program.NAMES))  # names for --skip
 Report = Callable[[], None]
 
 
@@ -155,13 +150,13 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
     against_*: ratios of tokens per second, with 95 % intervals by a bootstrap over batches; decoding_*: the same after
     the first token, without the prompt's own forward. equal_*: share of the texts that are, token for token, those of
     c2t's plain decoding and of transformers in float32; where texts are sampled c2t's only. Plain decoding is that in
-    the same arithmetic. llama.cpp's ratios are over c2t's plain decoding, too; its texts and the ratios *_own are over
-    its own. bits_per_weight, gb_per_second: see `memory`.
+    the same arithmetic. Ratios of other programs are over c2t's plain decoding, too; their texts and the ratios *_own
+    are over their own, where they have one. bits_per_weight, gb_per_second: see `memory`.
     """
     float32 = comparison.results["transformers, float32"]
     for name, result in comparison.results.items():
-        plain = comparison.results[INT8_PLAIN if name.startswith(INT8) else PLAIN]
-        other_plain = llama_cpp.plain_of(name)
+        plain = comparison.results[next((plain_in(kind) for kind in ROUNDED if name.startswith(kind)), PLAIN)]
+        other_plain = next(filter(None, (program.plain_of(name) for program in PROGRAMS)), None)
         same = comparison.results.get(other_plain) if other_plain else plain  # of the same weights
         ours = result.written[0].statistics is not None
         counts = total(text.statistics for text in result.written) if ours else None
@@ -275,12 +270,13 @@ def main(
     loaded = load_pair(pair, draft=draft)
     ours, chosen = policy_of(loaded, policy, batch, temperature)
     task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
-    programs = [program for program, names in PROGRAMS.items() if names[0] not in skipped]
+    programs = [program for program in PROGRAMS if program.NAMES[0] not in skipped]
     for program in list(programs):
         if why_not := program.missing(loaded, batch, temperature):
-            terminal.say(f"{PROGRAMS[program][0]} is left out: {why_not}", error=True)
+            terminal.say(f"{program.NAMES[0]} is left out: {why_not}", error=True)
             programs.remove(program)
-    rounded = [] if INT8 in skipped else in_int8(pair, draft, policy, batch, temperature)
+    kinds = [kind for kind in ROUNDED if kind not in skipped]
+    rounded = [ours for kind in kinds for ours in in_fewer_bits(kind, pair, draft, policy, batch, temperature)]
     configuration = {
         "pair": loaded.name,
         "sources": ours.sources,
@@ -292,7 +288,7 @@ def main(
         "batch": batch,
         **computed(loaded),
         "rounded": [contender.setting for contender in rounded],
-        "programs": {PROGRAMS[program][0]: f"{program.PACKAGE} {program.VERSION}" for program in programs},
+        "programs": {program.NAMES[0]: f"{program.PACKAGE} {program.VERSION}" for program in programs},
         "skipped": skipped,
     }
     comparisons: dict[str, Comparison] = {}
@@ -323,15 +319,23 @@ def main(
         append(json, "bench decoding", ({"set": name, **row} for row in rows), configuration)
 
 
-def in_int8(pair: str, draft: str | None, policy: str | None, batch: int, temperature: float) -> list[Ours]:
-    """Return c2t with its target in 8 bits, plain and with a tree; none, and a line, where that is not possible."""
+def in_fewer_bits(
+    kind: str, pair: str, draft: str | None, policy: str | None, batch: int, temperature: float
+) -> list[Ours]:
+    """Return c2t with its target in a kind of `ROUNDED`, plain and with a tree; none, and a line, where that is not
+    possible."""
     try:
-        ours, chosen = policy_of(load_pair(pair, draft=draft, dtype=torch.int8), policy, batch, temperature)
+        ours, chosen = policy_of(load_pair(pair, draft=draft, dtype=ROUNDED[kind]), policy, batch, temperature)
     except InputError as error:
-        terminal.say(f"{INT8} is left out: {error}", error=True)
+        terminal.say(f"{kind} is left out: {error}", error=True)
         return []
     tree = tree_of(chosen)
-    return [Ours(INT8_PLAIN, "", ours, Plain()), Ours(INT8_TREE, how(ours, tree), ours, tree)]
+    return [Ours(plain_in(kind), "", ours, Plain()), Ours(f"{kind}, tree", how(ours, tree), ours, tree)]
+
+
+def plain_in(kind: str) -> str:
+    """Return the name of plain decoding in a kind of `ROUNDED`."""
+    return f"{kind}, plain"
 
 
 def how(pair: Pair, policy: Policy) -> str:

@@ -14,6 +14,7 @@ from pipelines.bench.contenders import DTYPES, Contender
 from pipelines.bench.programs import Program, started
 
 UPSTREAM_EAGLE = "upstream EAGLE-1"
+NAMES = (UPSTREAM_EAGLE,)
 PACKAGE, VERSION = "eagle-llm", "1.2.1"
 HOW_TO_GET = (
     "python3.11 -m venv build/eagle && build/eagle/bin/pip install torch==2.13.0 transformers==4.36.2 'numpy<2' && "
@@ -55,3 +56,7 @@ def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
                 for command in [[*map(str, (python(), SCRIPT, *folders, torch.get_num_threads())), dtype]]
             ]
         }
+
+
+def plain_of(name: str) -> None:
+    """Return None, for any contender: it is asked for its trees only."""

@@ -15,8 +15,8 @@ from c2t.policies.spec import describe
 from c2t.sampling import Sampling
 from pipelines.bench import decoding
 from pipelines.bench.__main__ import app
-from pipelines.bench.contenders import Contenders, Task, Written
-from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures, in_int8
+from pipelines.bench.contenders import ROUNDED, Contenders, Task, Written
+from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures, in_fewer_bits
 from pipelines.bench.sizes import Size
 from tests.rounding import figure
 
@@ -33,8 +33,8 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 def lines(out: Path, *more: str) -> dict[str, dict]:
     """The figures of a run on the small pair, by contender."""
     arguments = ["decoding", "--pair", "tiny", "--policy", TREE, "--new-tokens", "12", "--json", str(out), *more]
-    # Either may be installed, and takes its time.
-    arguments += ["--skip", "upstream EAGLE-1", "--skip", "llama.cpp"]
+    # Any may be installed, and takes its time.
+    arguments += ["--skip", "upstream EAGLE-1", "--skip", "llama.cpp", "--skip", "OpenVINO"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     found = [json.loads(line) for line in out.read_text().splitlines()]
@@ -73,7 +73,10 @@ def test_in_a_batch_and_with_sampling(home: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--prompts", "8"], "code has 8 prompts"),
-        (["--skip", "early exit"], "--skip 'early exit' is none of: c2t in int8; transformers, prompt lookup; "),
+        (
+            ["--skip", "early exit"],
+            "--skip 'early exit' is none of: c2t in int8; c2t in int4; transformers, prompt lookup; ",
+        ),
         (["--skip", "transformers, bfloat16", "--batch", "2"], "in a batch it may be the faster loop"),
     ],
 )
@@ -123,14 +126,15 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")
-def test_int8_competes_where_the_target_can_be_rounded(capsys: pytest.CaptureFixture) -> None:
-    plain, tree = in_int8("tiny", None, TREE, 1, 0.0)
-    assert (plain.name, tree.name) == ("c2t in int8, plain", "c2t in int8, tree")
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_a_rounded_target_competes_where_there_is_one(kind: str, capsys: pytest.CaptureFixture) -> None:
+    plain, tree = in_fewer_bits(kind, "tiny", None, TREE, 1, 0.0)
+    assert (plain.name, tree.name) == (f"{kind}, plain", f"{kind}, tree")
     assert plain.pair.target.rounded
     assert isinstance(plain.policy, Plain)
     assert tree.setting == describe(tree.policy, brief=True)
-    assert in_int8("tiny", "lm", "no policy", 1, 0.0) == []
-    assert "c2t in int8 is left out: " in capsys.readouterr().err
+    assert in_fewer_bits(kind, "tiny", "lm", "no policy", 1, 0.0) == []
+    assert f"{kind} is left out: " in capsys.readouterr().err
 
 
 def result(tokens: list[int], first: float, seconds: float) -> Result:

@@ -1,0 +1,112 @@
+"""OpenVINO GenAI next to c2t: processes continue the same token ids, from exports of the target's own weights.
+
+A number of bits is a contender of its own, because it is another model. So are its two ways of speculation: n-grams of
+the text, and chains or trees of the pair's EAGLE-3 head. Their texts are compared with plain decoding of the same
+weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from c2t.models.drafts.heads import PARTS
+from c2t.models.loading.load import Pair
+from c2t.storage.paths import cache, checkout, find
+from pipelines.bench import openvino_genai_files
+from pipelines.bench.contenders import LOOKED_UP, Contender
+from pipelines.bench.openvino_genai_files import BITS, size_of_folder
+from pipelines.bench.openvino_genai_worker import EAGLE3, LOOKUP, PLAIN
+from pipelines.bench.programs import Program, started
+
+OPENVINO = "OpenVINO"
+PACKAGE, VERSION = "openvino-genai", "2026.4.1.0"
+# optimum-intel exports; it installs a torchvision that may be of another torch, and needs none.
+HOW_TO_GET = (
+    f"python3.11 -m venv build/openvino && build/openvino/bin/pip install torch==2.13.0 {PACKAGE}=={VERSION} "
+    "optimum-intel==2.2.0 nncf==3.4.0 einops && build/openvino/bin/pip install --no-deps diffusers==0.37.1 && "
+    "build/openvino/bin/pip uninstall -y torchvision"
+)
+SCRIPT = Path(__file__).with_name("openvino_genai_worker.py")
+SPECULATION = {LOOKUP: ", prompt lookup", EAGLE3: ", EAGLE-3"}
+NAMES = (
+    OPENVINO,
+    *(f"{OPENVINO}, {kind}{speculation}" for kind in BITS for speculation in ("", *SPECULATION.values())),
+)
+LONGEST = (2, 3, 4)  # tokens of an n-gram at most
+CHAINS = (2, 3, 5)  # drafted tokens
+TREES = ((2, 3, 6), (3, 3, 8), (3, 4, 10), (4, 4, 12), (4, 5, 20))  # branching factor, depth, tokens
+
+
+def python() -> Path:
+    """Return the interpreter of the environment that `HOW_TO_GET` makes."""
+    return checkout() / "build" / "openvino" / "bin" / "python"
+
+
+def missing(pair: Pair, batch: int = 1, temperature: float = 0.0) -> str | None:
+    """Say why OpenVINO cannot be compared, in a line; None if it can."""
+    if batch > 1:
+        return "it is measured on one text at a time"
+    if temperature:
+        return "it is measured on greedy texts"
+    if why := openvino_genai_files.why_not(pair.target.config, pair.sources["target"][0]):
+        return why
+    if not python().is_file():
+        return f"{python().parents[1]} is not there; get it with: {HOW_TO_GET}"
+    return None
+
+
+def settings_of(way: str) -> dict[str, dict[str, Any]]:
+    """Return the settings of a way to decode, by their names."""
+    if way == PLAIN:
+        return {"": {}}
+    if way == LOOKUP:
+        return {
+            f"{count} tokens after {longest} or fewer": {"num_assistant_tokens": count, "max_ngram_size": longest}
+            for count in LOOKED_UP
+            for longest in LONGEST
+        }
+    chains = {f"chain of {count}": {"num_assistant_tokens": count} for count in CHAINS}
+    trees = {
+        f"tree of {count}, {depth} deep, {branching} wide": {
+            "num_assistant_tokens": count,
+            "branching_factor": branching,
+            "tree_depth": depth,
+        }
+        for branching, depth, count in TREES
+    }
+    return chains | trees
+
+
+@contextmanager
+def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
+    """Start a process for each number of bits and way to decode, with as many threads as torch has; yield them by the
+    contenders' names. A pair without an EAGLE-3 head has no such contender."""
+    source, mark = Path(pair.sources["target"][0]), pair.sources["target"][1]
+    folder = cache() / "openvino" / f"{VERSION}-{mark}"
+    export = [str(python().with_name("optimum-cli")), "export", "openvino"]
+    head = find(pair.name, PARTS[EAGLE3])
+    heads = [str(openvino_genai_files.exported_head(head, pair.target, source, folder, export))] if head else []
+    ways = {PLAIN: [], LOOKUP: []} | ({EAGLE3: heads} if heads else {})
+    with ExitStack() as running:
+        contenders: dict[str, list[Contender]] = {}
+        for kind, path in openvino_genai_files.files(source, folder, export).items():
+            size = size_of_folder(path, pair.target)
+            for way, more in ways.items():
+                name = f"{OPENVINO}, {kind}{SPECULATION.get(way, '')}"
+                command = [str(python()), "-P", str(SCRIPT), str(path), str(torch.get_num_threads()), way, *more]
+                process = running.enter_context(started(name, command))
+                contenders[name] = [
+                    Program(name, setting, process, {"options": options}, size)
+                    for setting, options in settings_of(way).items()
+                ]
+        yield contenders
+
+
+def plain_of(name: str) -> str | None:
+    """Return the contender that decodes plainly from the same weights; None for a name that is not OpenVINO's."""
+    if name not in NAMES:
+        return None
+    return next((name.removesuffix(end) for end in SPECULATION.values() if name.endswith(end)), name)
