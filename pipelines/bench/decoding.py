@@ -151,12 +151,14 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
     the first token, without the prompt's own forward. equal_*: share of the texts that are, token for token, those of
     c2t's plain decoding and of transformers in float32; where texts are sampled c2t's only. Plain decoding is that in
     the same arithmetic. Ratios of other programs are over c2t's plain decoding, too; their texts and the ratios *_own
-    are over their own, where they have one. bits_per_weight, gb_per_second: see `memory`.
+    are over their own, where they have one. against: ratio over plain decoding of each other program. bits_per_weight,
+    gb_per_second: see `memory`.
     """
+    elsewhere = {other: of for other, of in comparison.results.items() if plain_elsewhere(other) == other}
     float32 = comparison.results["transformers, float32"]
     for name, result in comparison.results.items():
         plain = comparison.results[next((plain_in(kind) for kind in ROUNDED if name.startswith(kind)), PLAIN)]
-        other_plain = next(filter(None, (program.plain_of(name) for program in PROGRAMS)), None)
+        other_plain = plain_elsewhere(name)
         same = comparison.results.get(other_plain) if other_plain else plain  # of the same weights
         ours = result.written[0].statistics is not None
         counts = total(text.statistics for text in result.written) if ours else None
@@ -167,6 +169,7 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
             **ratios(result, plain, "plain"),
             **ratios(result, comparison.base, "transformers"),
             **(ratios(result, same, "own") if other_plain and same else {}),
+            "against": {other: speed_over(result, of) for other, of in elsewhere.items()},
             "equal_to_plain": None if same is None or (sampled and not ours) else equal(result, same),
             "equal_to_float32": None if sampled or other_plain else equal(result, float32),
             **(counts.figures() if counts else {"new_tokens": sum(text.new for text in result.written)}),
@@ -174,6 +177,11 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
             "first_token_seconds": sum(text.first for text in result.written),
             **memory(result),
         }
+
+
+def plain_elsewhere(name: str) -> str | None:
+    """Return the contender of another program that decodes plainly with the same weights; None for others."""
+    return next(filter(None, (program.plain_of(name) for program in PROGRAMS)), None)
 
 
 def memory(result: Result) -> dict[str, float]:
@@ -208,6 +216,11 @@ def ratios(result: Result, base: Result, name: str) -> dict[str, Interval]:
 
     whole, decoding = bootstrap(counts, speeds)
     return {f"against_{name}": whole, f"decoding_against_{name}": decoding}
+
+
+def speed_over(result: Result, base: Result) -> Interval:
+    """Return the ratio of two speeds, the prompts' own forwards included."""
+    return ratios(result, base, "")["against_"]
 
 
 def equal(result: Result, other: Result) -> float:

@@ -166,6 +166,8 @@ def test_llama_cpp_is_compared_with_its_own_plain_decoding() -> None:
     assert (plain["equal_to_float32"], lookup["equal_to_float32"]) == (None, None)
     assert lookup["against_plain"] == lookup["against_own"] == figure((2, 2, 2))
     assert lookup["decoding_against_own"] == figure((3, 3, 3))
+    assert rows["c2t, plain"]["against"] == {"llama.cpp, Q8_0": figure((1, 1, 1))}
+    assert lookup["against"] == {"llama.cpp, Q8_0": figure((2, 2, 2))}
     assert (plain["bits_per_weight"], plain["gb_per_second"]) == (8.0, 1.0)  # 3 times 1 GB in 3 seconds
     assert lookup["gb_per_second"] == 2.0
     assert "against_own" not in rows["c2t, plain"]
