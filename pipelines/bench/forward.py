@@ -1,5 +1,5 @@
-"""Milliseconds of a target forward by its number of rows: c2t's kernels, stock transformers in float32 and bf16, and
-llama.cpp in every type of weights, where it is installed.
+"""Milliseconds of a target forward by its number of rows: c2t's kernels, with the target in 8 and 4 bits as well, stock
+transformers in float32 and bf16, and llama.cpp in every type of weights, where it is installed.
 
     python -m pipelines.bench forward [--json data/results/forward.jsonl]
 
@@ -22,13 +22,14 @@ from transformers import DynamicCache, PreTrainedModel
 
 from c2t.caches.ragged import Ragged
 from c2t.costs.measure import BRANCHING, regular
+from c2t.errors import InputError
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.target.target import TargetSession
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.tree import Tree
 from pipelines import terminal
 from pipelines.bench import llama_cpp
-from pipelines.bench.contenders import DTYPES, stock
+from pipelines.bench.contenders import DTYPES, ROUNDED, stock
 from pipelines.bench.idle import check_idle
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.programs import Program, ask
@@ -113,6 +114,11 @@ def main(
     tokens = torch.randint(loaded.target.config.vocab_size, (1, PREFIX), generator=torch.manual_seed(0))
     with torch.inference_mode():
         ways: dict[str, Way] = {"c2t": Ours(loaded, tokens)}
+        for kind, dtype in ROUNDED.items():
+            try:
+                ways[kind] = Ours(load_pair(pair, dtype=dtype), tokens)
+            except InputError as error:
+                terminal.say(f"{kind} is left out: {error}", error=True)
         ways |= {f"transformers, {name}": Stock(stock(loaded, name), tokens) for name in DTYPES}
     with ExitStack() as running:
         if why_not := llama_cpp.missing(loaded):
