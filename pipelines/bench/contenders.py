@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.generation import BaseStreamer
+from transformers import AutoModelForCausalLM, PreTrainedModel, StaticCache
+from transformers.generation import BaseStreamer, CompileConfig
 
 from c2t.costs.statistics import Statistics, Trace, total
 from c2t.decoding import Step, cut
@@ -20,10 +20,11 @@ from pipelines.bench.sizes import Size, size_of_target
 
 PLAIN, TREE, HIERARCHICAL = "c2t, plain", "c2t, tree", "c2t, hierarchical"
 ROUNDED = {"c2t in int8": torch.int8, "c2t in int4": torch.int4}  # c2t with another model: its target in fewer bits
-LOOKUP = "transformers, prompt lookup"
+LOOKUP, COMPILED = "transformers, prompt lookup", "transformers, torch.compile"
 DTYPES = ("float32", "bfloat16")
 HALF = f"transformers, {DTYPES[1]}"
 LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies in a round
+CACHED = 512  # tokens of a compiled step's cache, unless a text is longer
 
 Ids = Sequence[Sequence[int]]
 
@@ -147,6 +148,29 @@ class Transformers:
         return Written([cut(row, limit, eos) for row in rows], watch.at - start, seconds)
 
 
+@dataclass(frozen=True)
+class Compiled(Transformers):
+    """transformers' `generate` with a decoding step that `torch.compile` makes for a cache of a fixed length. Takes one
+    prompt."""
+
+    caches: dict[int, StaticCache] = field(default_factory=dict)
+
+    def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
+        """See `Contender.write`. A longer text needs a longer cache, for which the step is compiled again."""
+        [prompt] = prompts
+        length = CACHED
+        while length < len(prompt) + task.max_new_tokens:
+            length *= 2
+        if length not in self.caches:
+            self.caches[length] = StaticCache(self.model.config, max_cache_len=length)
+        self.caches[length].reset()
+        compiled = CompileConfig(dynamic=False, mode="default")
+        compiled._compile_all_devices = True  # transformers compiles by itself on a GPU only
+        options = {**self.options, "past_key_values": self.caches[length], "compile_config": compiled}
+        plain = Transformers(self.name, self.setting, self.model, options)
+        return plain.write(prompts, numbers, task)
+
+
 class FirstToken(BaseStreamer):
     """Time of the first new token. transformers passes the prompt before it."""
 
@@ -176,8 +200,8 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
     """Return what competes at a batch size. chosen: the policy to show; with hierarchical speculation also its trees
     alone. how(policy): its text.
 
-    transformers' prompt lookup generates one text at a time. No pair has an assistant, a smaller model with the same
-    tokenizer.
+    transformers' prompt lookup and its compiled step generate one text at a time. No pair has an assistant, a smaller
+    model with the same tokenizer.
     """
     tree = tree_of(chosen)
     ours = [Ours(PLAIN, "", pair, plain), Ours(TREE, how(tree), pair, tree)]
@@ -192,7 +216,8 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
         for name, model in models.items()
         for count in LOOKED_UP
     ]
-    return Contenders(ours, loops, {LOOKUP: lookup})
+    compiled = [Compiled(COMPILED, name, stock(pair, name)) for name in DTYPES]
+    return Contenders(ours, loops, {LOOKUP: lookup, COMPILED: compiled})
 
 
 def tree_of(policy: Policy) -> Policy:

@@ -44,6 +44,7 @@ from c2t.verification.prompt_ids import check_length
 from pipelines import terminal
 from pipelines.bench import llama_cpp, openvino_genai, upstream_eagle
 from pipelines.bench.contenders import (
+    COMPILED,
     HALF,
     LOOKUP,
     PLAIN,
@@ -69,7 +70,8 @@ SETS = "gsm8k,humaneval,mt_bench"
 ALL = "all"
 # Programs of their own. NAMES: of a module's contenders, after the name of all of them, which may be the only one.
 PROGRAMS = (llama_cpp, openvino_genai, upstream_eagle)
-OTHERS = (*ROUNDED, LOOKUP, HALF, *(name for program in PROGRAMS for name in program.NAMES))  # names for --skip
+# Names for --skip.
+OTHERS = (*ROUNDED, LOOKUP, COMPILED, HALF, *(name for program in PROGRAMS for name in program.NAMES))
 Report = Callable[[], None]
 
 

@@ -11,11 +11,12 @@ IN_BRIEF = ("plain", "eagle", "eagle+ngrams", "medusa", "medusa+ngrams", FIT)
 
 
 def conditioned() -> str:
-    """Return what conditioning a parallel draft on the path saves: gammas and ratios at equal acceptance length."""
-    rows, notes = [], {}
-    for line in lines("gain-parallel.jsonl"):
-        run = line["configuration"]
-        where = f"{run['set']}, T = {run['temperature']:g}"
+    """Return what conditioning a parallel draft on the path saves on greedy texts: gammas and ratios at equal
+    acceptance length."""
+    greedy = [line for line in lines("gain-parallel.jsonl") if line["configuration"]["temperature"] == 0]
+    rows = []
+    for line in greedy:
+        where = line["configuration"]["set"]
         by_rival = {(row["draft"], row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
         for tau in SHOWN_TAUS:
             fitted = [by_rival.get((FIT, rival, tau)) for rival in (MARGINALS, "medusa+bigrams", "eagle")]
@@ -26,10 +27,9 @@ def conditioned() -> str:
             gammas = [row and row["rival_gamma"] for row in fitted]
             gammas += [_gamma(by_rival, name, tau) for name in (FIT, BOTH)]
             rows.append((where, *lengths(tau, "g"), *map(number, gammas), *ratios))
-            notes[run["temperature"]] = by_prompt(line)
     columns = ("texts", *LENGTHS, "marginals", "`+bigrams`", "`eagle`", "`+fit`", "`+fit+ngrams`")
     columns += ("fit / marginals", "fit / bigrams", "fit / `eagle`", "fit, n-grams / all untrained")
-    return table(columns, grouped(rows), "\n".join(notes.values()))
+    return table(columns, grouped(rows), by_prompt(greedy[-1]))
 
 
 def _gamma(by_rival: dict[tuple[str, str, float], Line], draft: str, tau: float) -> float | None:

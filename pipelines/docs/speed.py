@@ -198,13 +198,3 @@ def breakdown() -> str:
     run = measured[-1]["configuration"]
     how = f"{run['prompts']} prompts, T = {run['temperature']:g}, {computed(run)}"
     return table(("milliseconds", *(f"`{row['policy']}`" for row in rounds)), rows, source(measured[-1], how))
-
-
-def forwards() -> str:
-    """Return the milliseconds of a target forward by its rows."""
-    measured = lines("forward.jsonl")
-    sizes = zip(measured[0]["figures"]["rows"], *(line["figures"]["milliseconds"] for line in measured), strict=True)
-    rows = [(str(size), *(" + ".join(f"{part:.1f}" for part in parts) for parts in ways)) for size, *ways in sizes]
-    run = measured[-1]["configuration"]
-    how = f"{run['prefix']} tokens of prefix, medians of {run['repeats']}, {computed(run)}"
-    return table(("rows", *(line["figures"]["way"] for line in measured)), rows, source(measured[-1], how))

@@ -22,6 +22,7 @@ from pipelines.docs import (
     parallel,
     parity,
     platforms,
+    rivals,
     speed,
 )
 from pipelines.docs.cells import interval, table
@@ -110,7 +111,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "decoding": speed.decoding,
     "decoding-settings": speed.settings,
     "breakdown": speed.breakdown,
-    "forwards": speed.forwards,
+    "rivals": partial(rivals.rivals, 2),
+    "row-prices": rivals.row_prices,
     "batches": batches.batches,
     "budgets": batches.budgets,
     "eagle2-of-32": partial(batches.over_plain, "EAGLE-2", 32),

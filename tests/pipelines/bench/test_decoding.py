@@ -35,6 +35,7 @@ def lines(out: Path, *more: str) -> dict[str, dict]:
     arguments = ["decoding", "--pair", "tiny", "--policy", TREE, "--new-tokens", "12", "--json", str(out), *more]
     # Any may be installed, and takes its time.
     arguments += ["--skip", "upstream EAGLE-1", "--skip", "llama.cpp", "--skip", "OpenVINO"]
+    arguments += ["--skip", "transformers, torch.compile"]  # compiles for a minute
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     found = [json.loads(line) for line in out.read_text().splitlines()]
