@@ -62,9 +62,9 @@ def bench(
     ] = None,
     json: o.Json = None,
 ) -> None:
-    """Compare policies on a set of prompts: tau, gamma, draft passes and speed.
+    """Compare policies on a set of prompts: acceptance length, gamma, draft passes and speed.
 
-    tau: drafted tokens accepted per round (acceptance length = tau + 1).
+    acceptance length: new tokens per round (tau + 1; tau counts drafted tokens that were accepted).
     gamma: tokens that the target verified per round. draft passes: how often the draft ran per round.
     Speed: tokens per second.
     The speeds of plain decoding and of transformers' generate are shown too.

@@ -28,7 +28,7 @@ LISTED = {
         "generate": "Answer or continue a prompt, and show how fast that was.",
         "serve": "Serve completions and chat by OpenAI's API, until Ctrl-C.",
         "view": "Decode a prompt and show each round's tree: drafted, pruned, verified and accepted tokens.",
-        "bench": "Compare policies on a set of prompts: tau, gamma, draft passes and speed.",
+        "bench": "Compare policies on a set of prompts: acceptance length, gamma, draft passes and speed.",
         "tune": "Find the fastest policy on this machine; generate --tuned and bench --tuned use it.",
         "export-hub": "Write a folder for the Hub, with which transformers' generate decodes by trees.",
     },

@@ -20,7 +20,8 @@ class Table(NamedTuple):
     rows: list[list[Any]]
 
 
-TAU = "tau: accepted drafted tokens a round (acceptance length = tau + 1); gamma: verified tokens, root included"
+LENGTH = "acceptance length"
+COUNTS = f"{LENGTH}: new tokens a round (tau + 1); gamma: verified tokens a round, root included"
 
 
 def bench_table(bench: Bench) -> Table:
@@ -28,7 +29,7 @@ def bench_table(bench: Bench) -> Table:
     timed = bench.plain_tokens_per_second is not None
     categories = list(bench.rows[0].categories) if len(bench.rows[0].categories) > 1 else []
     alpha = any(row.alpha is not None for row in bench.rows)
-    columns = ["policy", "exact", "tau", *(f"tau {name}" for name in categories), *["alpha"] * alpha]
+    columns = ["policy", "exact", LENGTH, *(f"{LENGTH} {name}" for name in categories), *["alpha"] * alpha]
     columns += ["gamma", "verified tokens", "rounds", "passes/round"]
     columns += ["tokens/s", "x plain", "x HF generate"] if timed else []
     rows: list[list[Any]] = []
@@ -37,8 +38,8 @@ def bench_table(bench: Bench) -> Table:
         cells: list[Any] = [
             row.label,
             exact,
-            f"{row.total.tau:.2f}",
-            *(f"{row.categories[name]:.2f}" for name in categories),
+            f"{1 + row.total.tau:.2f}",
+            *(f"{1 + row.categories[name]:.2f}" for name in categories),
         ]
         cells += ["-" if row.alpha is None else f"{row.alpha:.2f}"] * alpha
         cells += [
@@ -58,7 +59,7 @@ def bench_remarks(bench: Bench) -> str:
     settings = bench.settings
     how = "by the real loop" if settings.live else "by replay"
     lines = [
-        TAU,
+        COUNTS,
         "settings that a policy's name leaves out are its defaults (EAGLE-2: K=10, 6 levels; C2T: K=W=15, 10 levels)",
         f"up to {settings.max_new_tokens} new tokens a text, seed {settings.seed}, counted {how}",
     ]
@@ -80,21 +81,21 @@ def bench_remarks(bench: Bench) -> str:
 
 def batches_table(rows: Sequence[Speed], settings: BatchSettings) -> Table:
     """Make a table with a row for each policy at each batch size."""
-    columns = ["batch", "policy", "tokens/s", "x plain (95 %)", "tau", "gamma", "passes/round"]
+    columns = ["batch", "policy", "tokens/s", "x plain (95 %)", LENGTH, "gamma", "passes/round"]
     cells: list[list[Any]] = []
     for row in rows:
         ratio, low, high = row.against_plain
         between = "" if low is None else f" ({low:.2f}-{high:.2f})"
         speed, counts = row.tokens_per_second.estimate, row.total
         cells.append([row.batch, row.label, f"{speed:.0f}", f"{ratio:.2f}{between}"])
-        cells[-1] += [f"{counts.tau:.2f}", f"{counts.gamma:.1f}", f"{counts.draft_passes:.1f}"]
+        cells[-1] += [f"{1 + counts.tau:.2f}", f"{counts.gamma:.1f}", f"{counts.draft_passes:.1f}"]
     return Table(f"tokens/s of all prompts together, T = {settings.temperature:g}", columns, cells)
 
 
 def batches_remarks(rows: Sequence[Speed], settings: BatchSettings) -> str:
     """Say how the speeds were measured, and what came out for a budget."""
     lines = [
-        TAU,
+        COUNTS,
         f"{settings.max_new_tokens} new tokens a prompt, whatever EOS says; without the prompts' own forward; all "
         "policies in turn on the same batches",
         "intervals: 95 %, bootstrap over batches: "
@@ -112,10 +113,10 @@ def points_table(points: Sequence[Point]) -> Table:
     """Make a table with a row per policy, * where it stands on its family's front."""
     best = {id(point) for group in families(points).values() for point in front(group)}
     rows = [
-        [p.label, "*" if id(p) in best else "", f"{p.tau:.2f}", f"{p.gamma:.1f}", f"{p.total.draft_passes:.1f}"]
+        [p.label, "*" if id(p) in best else "", f"{1 + p.tau:.2f}", f"{p.gamma:.1f}", f"{p.total.draft_passes:.1f}"]
         for p in points
     ]
-    return Table("points (* on the front of their family)", ["policy", "", "tau", "gamma", "passes/round"], rows)
+    return Table("points (* on the front of their family)", ["policy", "", LENGTH, "gamma", "passes/round"], rows)
 
 
 def comparison_table(condition: Condition, comparison: Comparison) -> Table:
@@ -147,7 +148,7 @@ def headline(comparison: Comparison) -> str:
 def sweep_remarks(sweep: Sweep) -> str:
     """Say how to read the tables, and what they leave out."""
     lines = [
-        TAU,
+        COUNTS,
         "fronts: smallest gamma for at least a tau, linear between points; intervals: 95 %, paired bootstrap",
     ]
     if sweep.stored:

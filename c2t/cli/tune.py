@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from c2t.cli import options as o
-from c2t.cli import shared, terminal
+from c2t.cli import reports, shared, terminal
 from c2t.costs.store import costs_of, measure_and_store
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair
@@ -122,7 +122,7 @@ def tune(
     configuration = {**key, "classifier": network, "prompts": [Path(path).name for path in files]}
     configuration |= asdict(settings)
     terminal.table(*table(result))
-    terminal.say("acceptance length: new tokens a round (tau + 1); gamma: verified tokens a round, root included")
+    terminal.say(reports.COUNTS)
     terminal.say(f"chosen: {result.summary}")
     options = engine_flags.lines(flags, result, loaded, turns) if flags else []
     for line in options:

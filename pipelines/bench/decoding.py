@@ -360,8 +360,8 @@ def how(pair: Pair, policy: Policy) -> str:
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a set's table."""
-    columns = ["contender", "setting", "tokens/s", "x c2t plain", "x transformers", "tau", "gamma", "text = plain's"]
-    columns += ["bits a weight", "GB/s"]
+    columns = ["contender", "setting", "tokens/s", "x c2t plain", "x transformers", "acceptance length", "gamma"]
+    columns += ["text = plain's", "bits a weight", "GB/s"]
     cells = [
         [
             row["contender"],
@@ -369,7 +369,7 @@ def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['tokens_per_second']:.1f}",
             short(row["against_plain"]),
             short(row["against_transformers"]),
-            row.get("tau"),
+            1 + row["tau"] if "tau" in row else None,
             row.get("gamma"),
             row["equal_to_plain"],
             row.get("bits_per_weight"),

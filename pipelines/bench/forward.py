@@ -4,8 +4,8 @@ transformers in float32 and bf16, and llama.cpp in every type of weights, where 
     python -m pipelines.bench forward [--json data/results/forward.jsonl]
 
 A row is a token of the tree that is verified; c2t runs a tree, the others a chain of as many tokens. Layers and LM head
-are timed apart, except llama.cpp's; all sizes and ways take turns, and medians count. Other processes must use less
-than 5 % of the cores; else the run is refused.
+are timed apart, except llama.cpp's. All sizes and ways take turns, each forward is timed after one like it, and medians
+count. Other processes must use less than 5 % of the cores; else the run is refused.
 """
 
 import statistics
@@ -94,6 +94,7 @@ def measure(ways: dict[str, Way], sizes: tuple[int, ...], repeats: int) -> dict[
     seconds: dict[tuple[str, int], list[tuple[float, ...]]] = {(way, n): [] for way in ways for n in sizes}
     for repeat in range(repeats + 1):  # the first turn warms up
         for (way, size), samples in seconds.items():
+            ways[way](size)  # the caches hold another way's weights
             spent = ways[way](size)
             if repeat:
                 samples.append(spent)

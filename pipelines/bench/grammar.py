@@ -282,7 +282,15 @@ def compare(
 
 def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a set's table."""
-    columns = ["way", "setting", "tokens/s", "x plain", "after the first token", "tau", "verified a token"]
+    columns = [
+        "way",
+        "setting",
+        "tokens/s",
+        "x plain",
+        "after the first token",
+        "acceptance length",
+        "verified a token",
+    ]
     columns += ["/ target only", "masks", "ended", "valid", "same text"]
     cells = [
         [
@@ -291,7 +299,7 @@ def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['tokens_per_second']:.1f}",
             short(row["against_plain"]),
             short(row["decoding_against_plain"]),
-            row["tau"],
+            1 + row["tau"],
             f"{row['verified_per_token']:.2f}",
             short(row["verified_against_target_only"]),
             f"{row['masks']:.1%}",

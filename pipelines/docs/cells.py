@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-LENGTHS = ("tau", "acceptance length")  # the columns of `lengths`
+LENGTHS = ("acceptance length", "tau")  # the columns of `lengths`
 
 
 def lengths(tau: float, form: str = ".2f") -> tuple[str, str]:
-    """Return tau and the acceptance length that papers and engines print, which counts the bonus token: tau + 1."""
-    return f"{tau:{form}}", f"{tau + 1:{form}}"
+    """Return the acceptance length that papers and engines print, which counts the bonus token, and tau, one less."""
+    return f"{tau + 1:{form}}", f"{tau:{form}}"
 
 
 def interval(ratio: Iterable[float | None] | None) -> str:

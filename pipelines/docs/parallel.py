@@ -1,39 +1,10 @@
 """Tables of docs/parallel.md and docs/results/parallel.md: drafts that give all positions in one forward."""
 
-from pipelines.docs.cells import LENGTHS, extent, grouped, interval, lengths, number, table
-from pipelines.docs.ngrams import by_prompt
+from pipelines.docs.cells import LENGTHS, extent, interval, lengths, table
 from pipelines.docs.result_lines import Line, computed, lines, source
 
-FIT, BOTH = "medusa+fit", "medusa+fit+ngrams"
-MARGINALS, UNTRAINED = "all on marginals", "all training-free"
-SHOWN_TAUS = (0.8, 1.0, 1.4, 1.8, 2.2)
+FIT, MARGINALS = "medusa+fit", "all on marginals"
 IN_BRIEF = ("plain", "eagle", "eagle+ngrams", "medusa", "medusa+ngrams", FIT)
-
-
-def conditioned() -> str:
-    """Return what conditioning a parallel draft on the path saves on greedy texts: gammas and ratios at equal
-    acceptance length."""
-    greedy = [line for line in lines("gain-parallel.jsonl") if line["configuration"]["temperature"] == 0]
-    rows = []
-    for line in greedy:
-        where = line["configuration"]["set"]
-        by_rival = {(row["draft"], row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
-        for tau in SHOWN_TAUS:
-            fitted = [by_rival.get((FIT, rival, tau)) for rival in (MARGINALS, "medusa+bigrams", "eagle")]
-            both = by_rival.get((BOTH, UNTRAINED, tau))
-            ratios = [interval(row and row["ratio"]) for row in (*fitted, both)]
-            if not any(ratios):
-                continue
-            gammas = [row and row["rival_gamma"] for row in fitted]
-            gammas += [_gamma(by_rival, name, tau) for name in (FIT, BOTH)]
-            rows.append((where, *lengths(tau, "g"), *map(number, gammas), *ratios))
-    columns = ("texts", *LENGTHS, "marginals", "`+bigrams`", "`eagle`", "`+fit`", "`+fit+ngrams`")
-    columns += ("fit / marginals", "fit / bigrams", "fit / `eagle`", "fit, n-grams / all untrained")
-    return table(columns, grouped(rows), by_prompt(greedy[-1]))
-
-
-def _gamma(by_rival: dict[tuple[str, str, float], Line], draft: str, tau: float) -> float | None:
-    return next((row["gamma"] for (name, _, at), row in by_rival.items() if (name, at) == (draft, tau)), None)
 
 
 def span(draft: str, rival: str, temperature: float) -> str:

@@ -21,7 +21,8 @@ def bits_class(figures: Line) -> str:
 
 
 def over_best_rival(figures: Line, ways: dict[str, Line]) -> list[float] | None:
-    """Return the ratio over the fastest plain decoding of another program with as many bits; None without one."""
+    """Return the ratio over the fastest plain decoding of a program other than c2t with as many bits; None without
+    one."""
     same = [other for other in figures["against"] if bits_class(ways[other]["figures"]) == bits_class(figures)]
     fastest = max(same, key=lambda other: ways[other]["figures"]["tokens_per_second"], default=None)
     return None if fastest is None else figures["against"][fastest]
@@ -43,7 +44,7 @@ def rivals(threads: int) -> str:
                 number(figures.get("bits_per_weight")),
                 f"{figures['tokens_per_second']:.0f}",
                 interval(figures.get("against_own") or (figures["against_plain"] if name.startswith("c2t") else None)),
-                interval(over_best_rival(figures, ways)) if name.startswith("c2t") else "",
+                interval(over_best_rival(figures, ways)),
                 number(figures.get("gb_per_second")),
                 f"{1e3 * figures['first_token_seconds'] / texts:.0f}",
                 "" if same is None else f"{same:.0%}",
@@ -54,8 +55,25 @@ def rivals(threads: int) -> str:
     first = next(iter(ways.values()))
     run = first["configuration"]
     note = source(first, f"{run['prompts']} prompts a set, {computed(run)}", BY_PROMPT)
-    columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the best other's plain")
+    columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the fastest other's plain")
     return table((*columns, "GB/s", "first token, ms", "same text"), grouped(rows), note)
+
+
+def in_brief(threads: int) -> str:
+    """Return c2t's ways and the fastest of the others, by their bits a weight."""
+    ways = latest(threads)
+    speeds = {name: line["figures"]["tokens_per_second"] for name, line in ways.items()}
+    rows = []
+    for bits in CLASSES:
+        of_class = [name for name, line in ways.items() if bits_class(line["figures"]) == bits]
+        best = max((name for name in of_class if not name.startswith("c2t")), key=speeds.__getitem__)
+        for name in (*(name for name in of_class if name.startswith("c2t")), best):
+            ratio = over_best_rival(ways[name]["figures"], ways)
+            rows.append((bits, name, f"{speeds[name]:.0f}", interval(ratio)))
+    first = next(iter(ways.values()))
+    run = first["configuration"]
+    note = source(first, f"{run['prompts']} prompts a set, {computed(run)}", BY_PROMPT)
+    return table(("weights", "way", "tokens/s", "/ the others' fastest plain"), grouped(rows), note)
 
 
 def lead(contender: str, threads: int) -> str:
@@ -67,8 +85,7 @@ def lead(contender: str, threads: int) -> str:
 def row_prices() -> str:
     """Return what a step of 2 to 16 rows costs over a step of one, in %, for every program."""
     measured = lines("forward.jsonl")
-    sizes = [size for size in measured[0]["figures"]["rows"] if 1 < size <= 16]
-    rows = []
+    sizes, rows = (2, 4, 8, 16), []
     for line in measured:
         cost = dict(zip(line["figures"]["rows"], map(sum, line["figures"]["milliseconds"]), strict=True))
         prices = ((cost[size] / cost[1] - 1) / (size - 1) for size in sizes)

@@ -131,19 +131,6 @@ def by_texts() -> str:
     return table(("prompts", "texts", "tree / plain", "hierarchical / plain"), cells, origins(shown))
 
 
-def against_transformers() -> str:
-    """Return the tokens/s of smollm2 in c2t and in transformers' own ways to decode, all sets together."""
-    ways = first_run()["all"]
-    rows = []
-    for way, line in ways.items():
-        if not way.startswith(("c2t in int8", "llama.cpp")):
-            figures = line["figures"]
-            ratio = interval(figures["against_transformers"])
-            rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio))
-    columns = ("way to decode", "tokens/s", "/ transformers, the faster type")
-    return table(columns, rows, origins([next(iter(ways.values()))]))
-
-
 def decoding() -> str:
     """Return the speeds of every way to decode; of the shortest greedy texts c2t's of each set, too."""
     every = runs()
