@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch._inductor import config as inductor
 from transformers import AutoModelForCausalLM, PreTrainedModel, StaticCache
 from transformers.generation import BaseStreamer, CompileConfig
 
@@ -24,7 +25,7 @@ LOOKUP, COMPILED = "transformers, prompt lookup", "transformers, torch.compile"
 DTYPES = ("float32", "bfloat16")
 HALF = f"transformers, {DTYPES[1]}"
 LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies in a round
-CACHED = 512  # tokens of a compiled step's cache, unless a text is longer
+CACHED = 256  # tokens of a compiled step's cache, unless a text is longer: the step reads all of them
 
 Ids = Sequence[Sequence[int]]
 
@@ -156,19 +157,24 @@ class Compiled(Transformers):
     caches: dict[int, StaticCache] = field(default_factory=dict)
 
     def write(self, prompts: Ids, numbers: Sequence[int], task: Task) -> Written:
-        """See `Contender.write`. A longer text needs a longer cache, for which the step is compiled again."""
+        """See `Contender.write`. A longer text needs a longer cache, for which the step is compiled again, before the
+        clock starts. Inductor packs weights in bfloat16 for fast products only where it may take them as constants,
+        and `torch.compile`'s own option for that comes too late."""
         [prompt] = prompts
         length = CACHED
         while length < len(prompt) + task.max_new_tokens:
             length *= 2
-        if length not in self.caches:
-            self.caches[length] = StaticCache(self.model.config, max_cache_len=length)
-        self.caches[length].reset()
+        is_new = length not in self.caches
+        cache = self.caches.setdefault(length, StaticCache(self.model.config, max_cache_len=length))
         compiled = CompileConfig(dynamic=False, mode="default")
         compiled._compile_all_devices = True  # transformers compiles by itself on a GPU only
-        options = {**self.options, "past_key_values": self.caches[length], "compile_config": compiled}
-        plain = Transformers(self.name, self.setting, self.model, options)
-        return plain.write(prompts, numbers, task)
+        options = {**self.options, "past_key_values": cache, "compile_config": compiled}
+        with inductor.patch(freezing=True):
+            if is_new:  # the second token is the first compiled step's
+                first = Transformers(self.name, self.setting, self.model, {**options, "min_new_tokens": 2})
+                first.write(prompts, numbers, task._replace(max_new_tokens=2))
+            cache.reset()
+            return Transformers(self.name, self.setting, self.model, options).write(prompts, numbers, task)
 
 
 class FirstToken(BaseStreamer):
