@@ -87,7 +87,8 @@ def generate(
     graphs: o.Graphs = False,
     threads: o.Threads = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show tau, gamma and draft passes.", rich_help_panel=o.OUTPUT_PANEL)
+        bool,
+        typer.Option("--verbose", help="Show rounds, gamma and draft passes.", rich_help_panel=o.OUTPUT_PANEL),
     ] = False,
     json: o.Json = None,
 ) -> None:

@@ -212,6 +212,6 @@ def statistics_line(statistics: Statistics, seconds: float, seed: int | None = N
     if not verbose:
         return line
     return (
-        f"{line}\n{statistics.rounds} rounds: tau {statistics.tau:.2f}, gamma {statistics.gamma:.1f} "
+        f"{line}\n{statistics.rounds} rounds: gamma {statistics.gamma:.1f} "
         f"({statistics.verified_tokens} verified tokens), {statistics.draft_passes:.1f} draft passes a round"
     )

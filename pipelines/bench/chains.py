@@ -228,12 +228,12 @@ def main(
     lengths = {name: len(of) for name, of in sets.judged.items()}
     rows = list(figures(points, chosen, costs, lengths))
     table = [
-        [row["family"], row["setting"], f"{row['tau']:.2f}", f"{row['gamma']:.1f}"]
+        [row["family"], row["setting"], f"{1 + row['tau']:.2f}", f"{row['gamma']:.1f}"]
         + [short(row[name]) for name in ("against_plain", "against_chain")]
         for row in rows
     ]
     title = f"{loaded.name}, {Path(draft).name}, T = {temperature:g}: {sum(lengths.values())} texts"
-    terminal.table(title, ["family", "setting", "tau", "gamma", "x plain", "x chain"], table)
+    terminal.table(title, ["family", "setting", "acceptance length", "gamma", "x plain", "x chain"], table)
     run = {
         "pair": loaded.name,
         "draft": loaded.sources["draft"],

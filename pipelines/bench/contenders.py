@@ -1,5 +1,7 @@
 """Ways to generate with one target: c2t's own and its alternatives, each on the same clock."""
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -175,6 +177,12 @@ class Compiled(Transformers):
                 first.write(prompts, numbers, task._replace(max_new_tokens=2))
             cache.reset()
             return Transformers(self.name, self.setting, self.model, options).write(prompts, numbers, task)
+
+
+def no_compiler() -> str | None:
+    """Say that Inductor has no compiler for the step of `Compiled`; None if it has."""
+    program = os.environ.get("CXX", "g++")
+    return None if shutil.which(program) else f"there is no C++ compiler {program}, which CXX may name"
 
 
 class FirstToken(BaseStreamer):

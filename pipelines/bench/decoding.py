@@ -56,6 +56,7 @@ from pipelines.bench.contenders import (
     Task,
     Written,
     contenders,
+    no_compiler,
     tree_of,
 )
 from pipelines.bench.idle import check_idle
@@ -159,7 +160,8 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
     elsewhere = {other: of for other, of in comparison.results.items() if plain_elsewhere(other) == other}
     float32 = comparison.results["transformers, float32"]
     for name, result in comparison.results.items():
-        plain = comparison.results[next((plain_in(kind) for kind in ROUNDED if name.startswith(kind)), PLAIN)]
+        kind, _, _ = name.partition(", ")
+        plain = comparison.results[plain_in(kind) if kind in ROUNDED else PLAIN]
         other_plain = plain_elsewhere(name)
         same = comparison.results.get(other_plain) if other_plain else plain  # of the same weights
         ours = result.written[0].statistics is not None
@@ -285,6 +287,9 @@ def main(
     loaded = load_pair(pair, draft=draft)
     ours, chosen = policy_of(loaded, policy, batch, temperature)
     task = Task(new_tokens, Sampling(temperature), loaded.target.eos)
+    if COMPILED not in skipped and batch == 1 and (why_not := no_compiler()):
+        terminal.say(f"{COMPILED} is left out: {why_not}", error=True)
+        skipped.append(COMPILED)
     programs = [program for program in PROGRAMS if program.NAMES[0] not in skipped]
     for program in list(programs):
         if why_not := program.missing(loaded, batch, temperature):

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 
 from c2t.models.loading.load import Pair
-from c2t.storage.paths import cache, checkout
+from c2t.storage.paths import cache
 from pipelines.bench import llama_cpp_files
 from pipelines.bench.contenders import LOOKED_UP, Contender
-from pipelines.bench.programs import Program, started
+from pipelines.bench.programs import Program, not_alone, not_there, python_of, started
 from pipelines.bench.sizes import size_of_file
 
 LLAMA_CPP, LOOKUP = "llama.cpp", ", prompt lookup"
@@ -38,7 +38,7 @@ NAMES = (LLAMA_CPP, *(name + lookup for name in WAYS.values() for lookup in ("",
 
 def python() -> Path:
     """Return the interpreter of the environment that `HOW_TO_GET` makes."""
-    return checkout() / "build" / "llama.cpp" / "bin" / "python"
+    return python_of("llama.cpp")
 
 
 def worker() -> list[str]:
@@ -48,15 +48,8 @@ def worker() -> list[str]:
 
 def missing(pair: Pair, batch: int = 1, temperature: float = 0.0) -> str | None:
     """Say why llama.cpp cannot be compared, in a line; None if it can."""
-    if batch > 1:
-        return "it is measured on one text at a time"
-    if temperature:
-        return "it is measured on greedy texts"
-    if why := llama_cpp_files.why_not(pair.target.config):
-        return why
-    if not python().is_file():
-        return f"{python().parents[1]} is not there; get it with: {HOW_TO_GET}"
-    return None
+    why_not = llama_cpp_files.why_not(pair.target.config)
+    return not_alone(batch, temperature) or why_not or not_there(python(), HOW_TO_GET)
 
 
 def files_of(pair: Pair) -> dict[str, Path]:

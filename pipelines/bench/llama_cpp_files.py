@@ -5,7 +5,6 @@ llama.cpp is given token ids. So it needs nothing but weights and config.
 """
 
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from c2t.errors import InputError, one_line
 from c2t.models.target.families import head_dim
+from pipelines.bench.programs import run
 
 EXACT = "BF16"
 ROUNDED = ("Q8_0", "Q4_1", "Q4_0")
@@ -102,11 +102,3 @@ def files(model: PreTrainedModel, folder: Path, quantize: Sequence[str], threads
     except OSError as error:
         raise InputError(f"cannot write {folder}: {one_line(error)}") from error
     return made
-
-
-def run(command: Sequence[str]) -> None:
-    """Run a command, whose output is not shown. Raises InputError with the last line of it if the command fails."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise InputError(f"{' '.join(command)} ended with code {done.returncode}: {last}")

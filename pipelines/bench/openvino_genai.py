@@ -14,12 +14,12 @@ import torch
 
 from c2t.models.drafts.heads import PARTS
 from c2t.models.loading.load import Pair
-from c2t.storage.paths import cache, checkout, find
+from c2t.storage.paths import cache, find
 from pipelines.bench import openvino_genai_files
 from pipelines.bench.contenders import LOOKED_UP, Contender
 from pipelines.bench.openvino_genai_files import BITS, size_of_folder
 from pipelines.bench.openvino_genai_worker import EAGLE3, LOOKUP, PLAIN
-from pipelines.bench.programs import Program, started
+from pipelines.bench.programs import Program, not_alone, not_there, python_of, started
 
 OPENVINO = "OpenVINO"
 PACKAGE, VERSION = "openvino-genai", "2026.4.1.0"
@@ -42,20 +42,13 @@ TREES = ((2, 3, 6), (3, 3, 8), (3, 4, 10), (4, 4, 12), (4, 5, 20))  # branching 
 
 def python() -> Path:
     """Return the interpreter of the environment that `HOW_TO_GET` makes."""
-    return checkout() / "build" / "openvino" / "bin" / "python"
+    return python_of("openvino")
 
 
 def missing(pair: Pair, batch: int = 1, temperature: float = 0.0) -> str | None:
     """Say why OpenVINO cannot be compared, in a line; None if it can."""
-    if batch > 1:
-        return "it is measured on one text at a time"
-    if temperature:
-        return "it is measured on greedy texts"
-    if why := openvino_genai_files.why_not(pair.target.config, pair.sources["target"][0]):
-        return why
-    if not python().is_file():
-        return f"{python().parents[1]} is not there; get it with: {HOW_TO_GET}"
-    return None
+    why_not = openvino_genai_files.why_not(pair.target.config, pair.sources["target"][0])
+    return not_alone(batch, temperature) or why_not or not_there(python(), HOW_TO_GET)
 
 
 def settings_of(way: str) -> dict[str, dict[str, Any]]:

@@ -6,18 +6,18 @@ them.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig
 
-from c2t.errors import InputError, one_line
 from c2t.models.target.target import Target
-from pipelines.bench.llama_cpp_files import run
+from c2t.storage.paths import replacing
+from pipelines.bench.programs import run
 from pipelines.bench.sizes import Size
 
 BITS = {"int8": ("--weight-format", "int8"), "int4": ("--weight-format", "int4", "--group-size", "64", "--ratio", "1")}
@@ -37,8 +37,8 @@ def why_not(config: PreTrainedConfig, target: str) -> str | None:
 
 
 def write_head(head: Path, target: Target, folder: Path) -> None:
-    """Write an EAGLE-3 head as a published checkpoint has it: with an embedding and an LM head of its own, and the name
-    of the architecture that the exporter knows."""
+    """Write an EAGLE-3 head into a folder as a published checkpoint has it: with an embedding and an LM head, and the
+    name of the architecture that the exporter knows."""
     weights = load_file(head / "model.safetensors")
     embedding = target.embed_tokens.weight.detach().to(torch.bfloat16)
     if "lm_head.weight" not in weights:
@@ -53,26 +53,16 @@ def write_head(head: Path, target: Target, folder: Path) -> None:
         "pad_token_id": config.pad_token_id,
         "tie_word_embeddings": False,
     }
-    folder.mkdir()
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(fields))
 
 
 def exported(source: Path, folder: Path, export: Sequence[str], options: Sequence[str]) -> Path:
-    """Return the folder, which the command makes of a checkpoint if it is not there. It appears complete or not at all.
-    Raises InputError if it cannot be written, or if the command fails."""
-    if folder.is_dir():
-        return folder
-    new = folder.with_name(f".{os.getpid()}-{folder.name}")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        task = ("--task", "text-generation-with-past")
-        run([*export, "--model", str(source), *task, *options, str(new)])
-        new.replace(folder)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {one_line(error)}") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    """Return the folder, which the command makes of a checkpoint if it is not there. Raises InputError if it cannot be
+    written, or if the command fails."""
+    if not folder.is_dir():
+        with replacing(folder) as new:
+            run([*export, "--model", str(source), "--task", "text-generation-with-past", *options, str(new)])
     return folder
 
 
@@ -86,16 +76,12 @@ def exported_head(head: Path, target: Target, source: Path, folder: Path, export
     made = folder / f"{FORM}-{HEAD}"
     if made.is_dir():
         return made
-    checkpoint = folder / f".{os.getpid()}-{HEAD}-checkpoint"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_head(head, target, checkpoint)
+    with TemporaryDirectory() as checkpoint:
+        write_head(head, target, Path(checkpoint))
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(source / name, checkpoint)
         # The exporter's code of these heads is loaded as code of a checkpoint is.
-        return exported(checkpoint, made, export, (*BITS["int8"], "--trust-remote-code"))
-    finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        return exported(Path(checkpoint), made, export, (*BITS["int8"], "--trust-remote-code"))
 
 
 def size_of_folder(folder: Path, target: Target) -> Size:

@@ -1,13 +1,16 @@
-"""Contenders that run in a process of their own: requests and answers are lines of JSON on its pipes."""
+"""Contenders that run in a process of their own, in an environment in build/: requests and answers are lines of JSON on
+its pipes."""
 
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from c2t.errors import InputError
+from c2t.storage.paths import checkout
 from pipelines.bench.contenders import Ids, Task, Written
 from pipelines.bench.sizes import Size
 
@@ -31,6 +34,31 @@ class Program:
         request |= {"temperature": sampling.temperature, "seed": number, **self.extra}
         answer = ask(self.process, self.name, request)
         return Written([answer["tokens"]], answer["first"], answer["seconds"], rounds=answer.get("rounds"))
+
+
+def python_of(environment: str) -> Path:
+    """Return the interpreter of an environment in build/, which may not be there."""
+    return checkout() / "build" / environment / "bin" / "python"
+
+
+def not_there(python: Path, how_to_get: str) -> str | None:
+    """Say that an environment is not there, and how to get it; None if it is."""
+    return None if python.is_file() else f"{python.parents[1]} is not there; get it with: {how_to_get}"
+
+
+def not_alone(batch: int, temperature: float) -> str | None:
+    """Say why a program of one greedy text at a time is not compared; None if it is."""
+    if batch > 1:
+        return "it is measured on one text at a time"
+    return "it is measured on greedy texts" if temperature else None
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command, whose output is not shown. Raises InputError with the last line of it if the command fails."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise InputError(f"{' '.join(command)} ended with code {done.returncode}: {last}")
 
 
 def ask(process: subprocess.Popen, name: str, request: dict[str, Any] | None = None) -> dict[str, Any]:

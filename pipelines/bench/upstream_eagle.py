@@ -9,9 +9,8 @@ import torch
 from c2t.models.drafts.eagle import EagleHead
 from c2t.models.drafts.head_draft import EagleDraft
 from c2t.models.loading.load import Pair
-from c2t.storage.paths import checkout
 from pipelines.bench.contenders import DTYPES, Contender
-from pipelines.bench.programs import Program, started
+from pipelines.bench.programs import Program, not_there, python_of, started
 
 UPSTREAM_EAGLE = "upstream EAGLE-1"
 NAMES = (UPSTREAM_EAGLE,)
@@ -25,7 +24,7 @@ SCRIPT = Path(__file__).with_name("upstream_eagle_worker.py")
 
 def python() -> Path:
     """Return the interpreter of the environment that `HOW_TO_GET` makes."""
-    return checkout() / "build" / "eagle" / "bin" / "python"
+    return python_of("eagle")
 
 
 def missing(pair: Pair, batch: int, temperature: float = 0.0) -> str | None:
@@ -39,9 +38,7 @@ def missing(pair: Pair, batch: int, temperature: float = 0.0) -> str | None:
         return "it knows no scaled rotary positions"
     if not all((Path(pair.sources[part][0]) / "model.safetensors").is_file() for part in ("target", "draft")):
         return "it is given a target and a head in a folder each, in one file of weights"
-    if not python().is_file():
-        return f"{python().parents[1]} is not there; get it with: {HOW_TO_GET}"
-    return None
+    return not_there(python(), HOW_TO_GET)
 
 
 @contextmanager

@@ -3,83 +3,92 @@
 from pipelines.docs.cells import grouped, interval, number, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
 
-CLASSES = {"4 bits": 6.0, "8 bits": 12.0, "16 bits and more": float("inf")}  # bits a weight at most, with its scales
-UNSIZED = "16 bits and more"  # transformers' float32 and bfloat16 have no size in their lines
-ALL = "all"  # sets together
+# Bits a weight at most, with its scales. transformers' float32 and bfloat16 have no size in their lines.
+CLASSES = {"16 bits and more": float("inf"), "8 bits": 12.0, "4 bits": 6.0}
+ALL, PLAIN = "all", "c2t, plain"  # all sets together, and a way that every run has
 
 
-def latest(threads: int) -> dict[str, Line]:
-    """Return the lines of the last run with so many threads, all its sets together, by contender."""
-    of_all = [line for line in lines("rivals.jsonl") if line["figures"]["set"] == ALL]
-    return {line["figures"]["contender"]: line for line in of_all if line["configuration"]["threads"] == threads}
+def ways() -> dict[str, Line]:
+    """Return the lines of all sets together, by contender; a later run stands for an earlier one."""
+    return {line["figures"]["contender"]: line for line in lines("rivals.jsonl") if line["figures"]["set"] == ALL}
 
 
-def bits_class(figures: Line) -> str:
+def bits_class(way: Line) -> str:
     """Return how many bits a weight has, in the words of the table."""
-    bits = figures.get("bits_per_weight")
-    return UNSIZED if bits is None else next(name for name, most in CLASSES.items() if bits <= most)
+    bits = way["figures"].get("bits_per_weight", float("inf"))
+    return [name for name, most in CLASSES.items() if bits <= most][-1]
 
 
-def over_best_rival(figures: Line, ways: dict[str, Line]) -> list[float] | None:
+def speed(way: Line) -> float:
+    """Return the tokens/s of a way."""
+    return way["figures"]["tokens_per_second"]
+
+
+def over_others(way: Line) -> list[float] | None:
     """Return the ratio over the fastest plain decoding of a program other than c2t with as many bits; None without
     one."""
-    same = [other for other in figures["against"] if bits_class(ways[other]["figures"]) == bits_class(figures)]
-    fastest = max(same, key=lambda other: ways[other]["figures"]["tokens_per_second"], default=None)
-    return None if fastest is None else figures["against"][fastest]
+    others = {name: ways()[name] for name in way["figures"]["against"]}
+    same = [name for name, other in others.items() if bits_class(other) == bits_class(way)]
+    fastest = max(same, key=lambda name: speed(others[name]), default=None)
+    return way["figures"]["against"].get(fastest)
 
 
-def rivals(threads: int) -> str:
-    """Return every way to decode by its bits a weight: the slowest class first, the fastest way of it first."""
-    ways = latest(threads)
-    rows = []
-    for name, line in ways.items():
-        figures = line["figures"]
-        run = line["configuration"]
-        texts = run["prompts"] * (len({of["figures"]["set"] for of in lines("rivals.jsonl")}) - 1)
-        same = figures["equal_to_plain"] if name.startswith("c2t") or "against_own" in figures else None
-        rows.append(
-            (
-                bits_class(figures),
-                name,
-                number(figures.get("bits_per_weight")),
-                f"{figures['tokens_per_second']:.0f}",
-                interval(figures.get("against_own") or (figures["against_plain"] if name.startswith("c2t") else None)),
-                interval(over_best_rival(figures, ways)),
-                number(figures.get("gb_per_second")),
-                f"{1e3 * figures['first_token_seconds'] / texts:.0f}",
-                "" if same is None else f"{same:.0%}",
-            )
-        )
-    order = list(CLASSES)
-    rows.sort(key=lambda row: (-order.index(row[0]), -float(row[3])))
-    first = next(iter(ways.values()))
-    run = first["configuration"]
-    note = source(first, f"{run['prompts']} prompts a set, {computed(run)}", BY_PROMPT)
-    columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the fastest other's plain")
-    return table((*columns, "GB/s", "first token, ms", "same text"), grouped(rows), note)
+def over_own(name: str, figures: Line) -> list[float] | None:
+    """Return the ratio over plain decoding of the same program: of transformers, over that of its faster type."""
+    base = "plain" if name.startswith("c2t") else "transformers" if name.startswith("transformers") else "own"
+    return figures.get(f"against_{base}")
 
 
-def in_brief(threads: int) -> str:
-    """Return c2t's ways and the fastest of the others, by their bits a weight."""
-    ways = latest(threads)
-    speeds = {name: line["figures"]["tokens_per_second"] for name, line in ways.items()}
+def rivals() -> str:
+    """Return every way to decode: the most bits a weight first, and of as many bits the fastest first."""
+    texts = sum(line["figures"]["contender"] == PLAIN for line in lines("rivals.jsonl")) - 1  # sets, without their sum
+    texts *= ways()[PLAIN]["configuration"]["prompts"]
     rows = []
     for bits in CLASSES:
-        of_class = [name for name, line in ways.items() if bits_class(line["figures"]) == bits]
-        best = max((name for name in of_class if not name.startswith("c2t")), key=speeds.__getitem__)
+        of_class = {name: way for name, way in ways().items() if bits_class(way) == bits}
+        for name in sorted(of_class, key=lambda name: speed(ways()[name]), reverse=True):
+            way = of_class[name]
+            figures = way["figures"]
+            compared = name.startswith("c2t") or "against_own" in figures
+            rows.append(
+                (
+                    bits,
+                    name,
+                    number(figures.get("bits_per_weight")),
+                    f"{speed(way):.0f}",
+                    interval(over_own(name, figures)),
+                    interval(over_others(way)),
+                    number(figures.get("gb_per_second")),
+                    f"{1e3 * figures['first_token_seconds'] / texts:.0f}",
+                    f"{figures['equal_to_plain']:.0%}" if compared else "",
+                )
+            )
+    columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the fastest other's plain")
+    return table((*columns, "GB/s", "first token, ms", "same text"), grouped(rows), origin())
+
+
+def in_brief() -> str:
+    """Return c2t's ways and the fastest of the others, by their bits a weight."""
+    rows = []
+    for bits in CLASSES:
+        of_class = {name: way for name, way in ways().items() if bits_class(way) == bits}
+        best = max((name for name in of_class if not name.startswith("c2t")), key=lambda name: speed(ways()[name]))
         for name in (*(name for name in of_class if name.startswith("c2t")), best):
-            ratio = over_best_rival(ways[name]["figures"], ways)
-            rows.append((bits, name, f"{speeds[name]:.0f}", interval(ratio)))
-    first = next(iter(ways.values()))
-    run = first["configuration"]
-    note = source(first, f"{run['prompts']} prompts a set, {computed(run)}", BY_PROMPT)
-    return table(("weights", "way", "tokens/s", "/ the others' fastest plain"), grouped(rows), note)
+            rows.append((bits, name, f"{speed(of_class[name]):.0f}", interval(over_others(of_class[name]))))
+    return table(("weights", "way", "tokens/s", "/ the others' fastest plain"), grouped(rows), origin())
 
 
-def lead(contender: str, threads: int) -> str:
+def origin() -> str:
+    """Return where the run was made, in small print."""
+    line = ways()[PLAIN]
+    return source(
+        line, f"{line['configuration']['prompts']} prompts a set, {computed(line['configuration'])}", BY_PROMPT
+    )
+
+
+def lead(contender: str) -> str:
     """Return the speed of a way of c2t over the fastest plain decoding of another program with as many bits."""
-    ways = latest(threads)
-    return interval(over_best_rival(ways[contender]["figures"], ways))
+    return interval(over_others(ways()[contender]))
 
 
 def row_prices() -> str:

@@ -33,7 +33,6 @@ EXPORTER = """#!{python}
 import pathlib, sys
 folder = pathlib.Path(sys.argv[-1])
 assert "--weight-format" in sys.argv and pathlib.Path(sys.argv[sys.argv.index("--model") + 1]).is_dir()
-folder.mkdir()
 (folder / "openvino_model.bin").write_bytes(bytes(100))
 """
 
@@ -114,7 +113,11 @@ def test_why_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import sys, pathlib; pathlib.Path(sys.argv[-1]).mkdir(); sys.exit('no space')"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, pathlib; (pathlib.Path(sys.argv[-1]) / 'part').mkdir(); sys.exit('no space')",
+    ]
     with pytest.raises(InputError, match="ended with code 1: no space"):
         exported(tmp_path, tmp_path / "cache" / "1-int8", command, BITS["int8"])
     assert list((tmp_path / "cache").iterdir()) == []
@@ -129,6 +132,7 @@ def test_a_head_is_written_as_published_ones_are(tmp_path: Path) -> None:
     seen[kept] = True
     save_file({"t2d": seen, "fc.weight": torch.ones(2, 6)}, head / "model.safetensors")
     (head / "config.json").write_text(json.dumps({"hidden_size": 2, "architectures": ["LlamaForCausalLM"]}))
+    (tmp_path / "out").mkdir()
     write_head(head, pair.target, tmp_path / "out")
     weights = load_file(tmp_path / "out" / "model.safetensors")
     embedding = pair.target.embed_tokens.weight.to(torch.bfloat16)
