@@ -558,33 +558,38 @@ static inline void score_in_tiles(const queries *of, const void *const *from, co
 #endif
 #define WIDE (W / 4)
 
-/* Means of numbers d and on, `vectors` vectors of them, of the values of `slots` slots, by the weights of some queries
-   from q on: the sums run over the slots one by one, so that one without weight changes nothing, wherever it stands.
-   whole: sums of the weights, made with the first numbers. */
-static inline __attribute__((always_inline)) void mix_part(const queries *of, long q, const int some,
-                                                           const float *weights, long stride, const void *values,
-                                                           long slots, long dim, long d, const int vectors,
-                                                           vector *whole, const int kind) {
-    vector sum[MIXED][WIDE] = {{{0}}};
-    for (long j = 0; j < slots; j++) {
+/* Slots whose values are mixed into the sums of all queries before the next ones': they stay in the cache. */
+#define SPAN 256
+
+/* Add the values of slots `from` to `to`, numbers d and on, `vectors` vectors of them, to the sums of some queries from
+   q on, by their weights: the sums run over the slots one by one, so that one without weight changes nothing, wherever
+   it stands. whole: sums of the weights, made with the first numbers. ahead: the next slots' values are fetched. */
+static inline __attribute__((always_inline)) void mix_part(long q, const int some, const float *weights, long stride,
+                                                           const void *values, long from, long to, long dim, long d,
+                                                           const int vectors, float *sums, vector *whole, int ahead,
+                                                           const int kind) {
+    vector sum[MIXED][WIDE];
+    for (int i = 0; i < some; i++)
+        for (int v = 0; v < vectors; v++) sum[i][v] = READ(sums + (q + i) * dim + d + v * W);
+    for (long j = from; j < to; j++) {
         vector value[WIDE];
+        if (ahead) fetch(values, (j + W) * dim + d, vectors * W, kind);
         _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++) value[v] = number(values, j * dim + d + v * W, kind);
         _Pragma("GCC unroll 5") for (int i = 0; i < some; i++) {
             vector weight = (vector){0} + weights[(q + i) * stride + j];
             _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++) sum[i][v] += weight * value[v];
-            if (d == 0) whole[i] += weight;
+            if (d == 0) whole[q + i] += weight;
         }
     }
     for (int i = 0; i < some; i++)
-        for (int v = 0; v < vectors; v++) put(of->to[q + i], d + v * W, sum[i][v] / whole[i], of->kind);
+        for (int v = 0; v < vectors; v++) AT(sums + (q + i) * dim + d + v * W) = sum[i][v];
 }
 
-static inline __attribute__((always_inline)) void mix(const queries *of, long q, const int some, const float *weights,
-                                                      long stride, const void *values, long slots, long dim,
-                                                      const int kind) {
-    vector whole[MIXED] = {{0}};
+static inline __attribute__((always_inline)) void mix(long q, const int some, const float *weights, long stride,
+                                                      const void *values, long from, long to, long dim, float *sums,
+                                                      vector *whole, int ahead, const int kind) {
     long d = 0;
-#define MIX_PART(VECTORS) mix_part(of, q, some, weights, stride, values, slots, dim, d, VECTORS, whole, kind)
+#define MIX_PART(VECTORS) mix_part(q, some, weights, stride, values, from, to, dim, d, VECTORS, sums, whole, ahead, kind)
     for (; d + WIDE * W <= dim; d += WIDE * W) MIX_PART(WIDE);
     if (d < dim) MIX_PART(2);
 }
@@ -627,21 +632,29 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
             AT(line + j) = choose(score > -INFINITE, exponential((score - peak) * scale), (vector){0});
         }
     }
+    float sums[W * dim];
+    vector whole[W] = {{0}};
+    for (long d = 0; d < of->count * dim; d += W) AT(sums + d) = (vector){0};
     long parts = (of->count + MIXED - 1) / MIXED;
-    for (long part = 0, q = 0, to; part < parts; part++, q = to) {
-        to = (part + 1) * of->count / parts;
+    for (long begin = 0, end; begin < seen; begin = end) {
+        end = seen - begin < SPAN ? seen : begin + SPAN;
+        for (long part = 0, q = 0, to; part < parts; part++, q = to) {
+            to = (part + 1) * of->count / parts;
 #define MIX(COUNT)                                                                                                \
-    case COUNT: mix(of, q, COUNT, weights, stride, values, seen, dim, kind); break
-        switch (to - q) {
-            MIX(1);
-            MIX(2);
-            MIX(3);
-            MIX(4);
+    case COUNT: mix(q, COUNT, weights, stride, values, begin, end, dim, sums, whole, of->first && !part, kind); break
+            switch (to - q) {
+                MIX(1);
+                MIX(2);
+                MIX(3);
+                MIX(4);
 #if MIXED == 5
-            MIX(5);
+                MIX(5);
 #endif
+            }
         }
     }
+    for (long q = 0; q < of->count; q++)
+        for (long d = 0; d < dim; d += W) put(of->to[q], d, READ(sums + q * dim + d) / whole[q], of->kind);
 }
 
 static void attend(const queries *of, const void *keys, const void *values, long prefix, long slots, long dim, long kind,
