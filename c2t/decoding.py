@@ -10,8 +10,7 @@
 
 With ranked candidates every accepted token is the target's own choice, so the text equals plain decoding token for
 token. With sampled candidates the text has the target's distribution (`c2t.verify`). Trees change only the number of
-rounds. The loop depends on no policy and no model. A policy that needs more than a draft and a root brings its own
-session (`open_session`).
+rounds. No policy and no model is named here. A policy that needs more than a root brings a session (`open_session`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,7 +151,7 @@ class Committed(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A verifier's result for one round. position: of the roots. extra: values that the Step carries."""
+    """A verifier's result for one round. position: of its roots. extra: values that the Step carries."""
 
     rows: Int[Tensor, " B"]
     position: Int[Tensor, " B"]
@@ -169,10 +168,11 @@ def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[T
 @runtime_checkable
 class Verifier(Protocol):
     """Verifies the trees of a batch: the target (`c2t.verification`), or a text that it has generated (`c2t.replay`).
-    live: True if the target runs. stochastic: True if it may sample, by random numbers that a draft can share."""
+    live: the target runs. stochastic: it may sample, by numbers that a draft can share. position: of the next roots."""
 
     live: bool
     stochastic: bool
+    position: Int[Tensor, " B"]
 
     def prefill(self) -> tuple[Step, Committed]:
         """Run the prompts and sample the first roots."""

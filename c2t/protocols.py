@@ -235,8 +235,7 @@ class Policy(Protocol):
     It may have an optional method `session(draft, rows, verifier)`, which returns the session for a batch of up to
     `rows` rows, usually a wrapper around `draft`. Such a session can carry state from round to round, query the
     verifier (`c2t.decoding.Verifier`), or set a verification rule of its own. It may also have an optional method
-    `trimmed(tree, left)`, which returns the part to verify of trees that constraints have completed; left: as in
-    `c2t.decoding.Verifier`.
+    `trimmed(tree, verifier)`, which returns the part to verify of trees that constraints have completed.
 
     proposal: source of its candidates, a key of `c2t.verification.compatibility.RULES`. exact: True if the text has the
     target's distribution. levels: maximum depth of its trees, in levels of drafted nodes.

@@ -26,7 +26,7 @@ from c2t.storage.checksum import checksum
 from c2t.storage.paths import cache
 from c2t.storage.provenance import processor
 
-FORMAT = 8  # of the files; costs in another format are measured again
+FORMAT = 9  # of the files; costs in another format are measured again
 BUSY = 0.8  # share of the time that an idle machine gives to a measurement, at least
 SEEN = 32  # prompts, from all files and categories alike, of which the shortest are measured on
 

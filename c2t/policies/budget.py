@@ -22,6 +22,7 @@ from c2t.storage.checked import check_fields
 from c2t.tree import Tree
 
 MOST_ROWS = 4096  # in a round; where none up to that drafts, no larger one does
+STEP = 256  # tokens of a text after which its rounds are decided by other costs
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Budget(WrapperPolicy):
         rows, session = len(root.token), find(draft, BudgetSession)
         if self.costs is None:
             return most_probable(self.policy(draft, root), self.nodes - rows, weights_of(session, rows))
-        costs = self._for_rows(rows)
+        costs = self._costs_of(rows, prefix_of(session))
         if not costs.drafts:
             return Tree.root(root.token)
         most = self.nodes and max(self.nodes - rows, 0)
@@ -93,20 +94,22 @@ class Budget(WrapperPolicy):
         except StopDrafting as stopped:
             return stopped.tree
 
-    def trimmed(self, tree: Tree, left: Sequence[int] | None) -> Tree:
+    def trimmed(self, tree: Tree, verifier: Verifier) -> Tree:
         """Return the part of trees to verify that have grown further since; see `c2t.protocols.Policy`."""
-        rows = len(tree.token)
+        rows, weights = len(tree.token), row_weights(verifier.left(), len(tree.token))
         if self.costs is None:
-            return most_probable(tree, self.nodes - rows, row_weights(left, rows))
-        costs, most = self._for_rows(rows), self.nodes and max(self.nodes - rows, 0)
-        candidates = Candidates(tree.log_joint, tree.alive, tree.parent, row_weights(left, rows))
+            return most_probable(tree, self.nodes - rows, weights)
+        costs, most = self._costs_of(rows, mean(verifier.position.tolist())), self.nodes and max(self.nodes - rows, 0)
+        candidates = Candidates(tree.log_joint, tree.alive, tree.parent, weights)
         model, spent = costs.model(tree.token.numel(), 0), costs.start + costs.level(rows)
         return trees_to_verify(tree, select_nodes(candidates, tree.parent[:, :0], model, spent, most))
 
-    def _for_rows(self, rows: int) -> RowCosts:
-        if rows not in self._by_rows:
-            self._by_rows[rows] = RowCosts(self.costs, rows)
-        return self._by_rows[rows]
+    def _costs_of(self, rows: int, prefix: float) -> RowCosts:
+        """Return the costs of a round after so many tokens, rounded down to a multiple of STEP."""
+        key = rows, int(prefix) // STEP * STEP
+        if key not in self._arrays:
+            self._arrays[key] = RowCosts(self.costs, *key)
+        return self._arrays[key]
 
     def _ever_drafts(self, rows: int) -> bool:
         """Return True if rounds of up to `rows` rows may draft."""
@@ -119,7 +122,7 @@ class Budget(WrapperPolicy):
         return {}
 
     @cached_property
-    def _by_rows(self) -> dict[int, RowCosts]:
+    def _arrays(self) -> dict[tuple[int, int], RowCosts]:
         return {}
 
 
@@ -144,8 +147,18 @@ def row_weights(left: Sequence[int] | None, rows: int) -> list[float]:
     """
     if left is None:
         return [1.0] * rows
-    mean = sum(left) / len(left)  # by hand: between two forwards numpy takes 0.1 ms for these few numbers
-    return [tokens / mean for tokens in left]
+    average = mean(left)
+    return [tokens / average for tokens in left]
+
+
+def prefix_of(session: BudgetSession | None) -> float:
+    """Return the mean number of tokens before a session's trees."""
+    return 0.0 if session is None else mean(session.verifier.position.tolist())
+
+
+def mean(numbers: Sequence[int]) -> float:
+    """Return the mean, by hand: between two forwards numpy takes 0.1 ms for a few numbers."""
+    return sum(numbers) / len(numbers)
 
 
 def most_probable(tree: Tree, count: int, weights: Sequence[float]) -> Tree:

@@ -64,25 +64,35 @@ def counts(rows: int, levels: int) -> tuple[int, int, int, int, int]:
     return 1, rows, int(levels > 0), levels, rows * levels
 
 
+class Attention(NamedTuple):
+    """Seconds that each token before a row's tree adds to a forward of the target: for the row, whose keys and values
+    are read, and for each of its verified tokens, which attends to them."""
+
+    per_row: float = 0.0
+    per_verified: float = 0.0
+
+
 class RoundCosts(NamedTuple):
     """Costs and acceptance of rounds of any number of rows. verify, draft: forwards over so many tokens of all rows
-    together."""
+    together, after short texts. attention: what longer ones add."""
 
     verify: Curve
     draft: Curve
     overhead: Overhead
     profile: Profile
+    attention: Attention = Attention()
 
-    def seconds(self, rows: int, widths: Sequence[int | float], verified: Any) -> Any:
+    def seconds(self, rows: int, widths: Sequence[int | float], verified: Any, prefix: int = 0) -> Any:
         """Return the seconds of a round: draft forwards over `widths` tokens, then `verified` tokens in the target's
-        forward, roots included, all of all rows. An array for an array of `verified`."""
-        overhead = self.overhead.seconds(rows, len(widths))
-        return overhead + sum(self.draft.at(width) for width in widths) + self.verify.at(verified)
+        forward, roots included, all of all rows. An array for an array of `verified`. prefix: tokens before a tree."""
+        forward = self.verify.at(verified) + self.attention.per_verified * prefix * verified
+        start = self.overhead.seconds(rows, len(widths)) + self.attention.per_row * prefix * rows
+        return start + sum(self.draft.at(width) for width in widths) + forward
 
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
         times = [*self.verify.seconds, *self.draft.seconds]
-        amounts = [*self.overhead, *self.verify.sizes, *self.draft.sizes]
+        amounts = [*self.overhead, *self.attention, *self.verify.sizes, *self.draft.sizes]
         if not all(0 < time < math.inf for time in times) or not all(0 <= amount < math.inf for amount in amounts):
             raise InputError("the costs of a round must be positive numbers of seconds")
         for curve in (self.verify, self.draft):
@@ -98,26 +108,29 @@ class RoundCosts(NamedTuple):
             raise InputError("a profile of accepted tokens needs rising numbers of nodes, and no negative number")
 
 
-def best_gain(costs: RoundCosts, rows: int) -> float:
-    """Return the expected speedup of trees over plain decoding for so many rows, at the profile's most profitable
-    numbers of levels and of verified nodes."""
-    nodes, plain, gains = np.array(costs.profile.nodes), costs.seconds(rows, (), rows), [0.0]
+def best_gain(costs: RoundCosts, rows: int, prefix: int = 0) -> float:
+    """Return the expected speedup of trees over plain decoding for so many rows after `prefix` tokens, at the profile's
+    most profitable numbers of levels and of verified nodes."""
+    nodes, plain, gains = np.array(costs.profile.nodes), costs.seconds(rows, (), rows, prefix), [0.0]
     for levels, accepted in enumerate(costs.profile.accepted, 1):
-        seconds = costs.seconds(rows, [rows * width for width in costs.profile.widths[:levels]], rows * (1 + nodes))
+        widths = [rows * width for width in costs.profile.widths[:levels]]
+        seconds = costs.seconds(rows, widths, rows * (1 + nodes), prefix)
         gains.append(float(((1 + np.array(accepted)) * plain / seconds).max()))
     return max(gains)
 
 
 class RowCosts:
-    """Costs of rounds of so many rows, as arrays: a budget reads them at every level of every round.
+    """Costs of rounds of so many rows after so many tokens each, as arrays: a budget reads them at every level of every
+    round.
 
-    start: seconds of a round with trees, without its forwards. drafts: True if trees are profitable for so many rows.
+    start: seconds of a round with trees, without its draft's forwards and its verified tokens. drafts: True if trees
+    are profitable.
     """
 
-    def __init__(self, costs: RoundCosts, rows: int):
-        self.costs, self.rows, overhead = costs, rows, costs.overhead
-        self.start = overhead.per_round + rows * overhead.per_row + overhead.trees
-        self.drafts = best_gain(costs, rows) > 1 + LEAD
+    def __init__(self, costs: RoundCosts, rows: int, prefix: int = 0):
+        self.costs, self.rows, self.prefix, overhead = costs, rows, prefix, costs.overhead
+        self.start = overhead.per_round + rows * (overhead.per_row + costs.attention.per_row * prefix) + overhead.trees
+        self.drafts = best_gain(costs, rows, prefix) > 1 + LEAD
         self._model = RoundModel(verify=np.zeros(0), draft=np.zeros(0))
 
     def level(self, width: int) -> float:
@@ -129,7 +142,9 @@ class RowCosts:
         tokens. Its arrays are stored and grow on demand."""
         model, most, overhead = self._model, self.rows + drafted + width, self.costs.overhead
         if most >= len(model.verify):
-            model = replace(model, verify=self.costs.verify.at(np.arange(2.0 * most + 1)))
+            tokens = np.arange(2.0 * most + 1)
+            verify = self.costs.verify.at(tokens) + self.costs.attention.per_verified * self.prefix * tokens
+            model = replace(model, verify=verify)
         if width >= len(model.draft):
             per_level = overhead.per_level + self.rows * overhead.per_level_row
             model = replace(model, draft=per_level + self.costs.draft.at(np.arange(2.0 * width + 1)))

@@ -150,6 +150,11 @@ class TargetVerifier:
         """See `c2t.decoding.Verifier.left`."""
         return self._unwritten() if self.fixed else None
 
+    @property
+    def position(self) -> Int[Tensor, " B"]:
+        """See `c2t.decoding.Verifier`."""
+        return self.session.lengths
+
     def _unwritten(self) -> list[int]:
         return [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
 
@@ -159,7 +164,7 @@ class TargetVerifier:
             return tree
         grown = completed(tree, self.constraints, self._unwritten())
         trimmed = getattr(self.policy, "trimmed", None)
-        return grown if trimmed is None or grown is tree else trimmed(grown, self.left())
+        return grown if trimmed is None or grown is tree else trimmed(grown, self)
 
     def verify(self, tree: Tree) -> Verdict:
         """Run the target over the trees, accept a path of each, and commit it to the cache."""

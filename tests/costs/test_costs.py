@@ -16,6 +16,7 @@ from c2t.costs.measure import (
     Forwards,
     ForwardTimer,
     OverheadSample,
+    attention_costs,
     envelope,
     fit,
     measure,
@@ -30,7 +31,7 @@ from c2t.models.drafts.session import DraftSession
 from c2t.models.loading.load import Pair
 from c2t.models.target.target import TargetSession
 from c2t.policies import Budget, Chain, Eagle2, JointThreshold, Plain, SpecInfer
-from c2t.policies.round_costs import Curve, Overhead
+from c2t.policies.round_costs import Attention, Curve, Overhead
 from c2t.replay.lockstep import replay, write_continuations
 from c2t.replay.prompts import Prompt
 from c2t.sampling import Sampling
@@ -150,6 +151,13 @@ def test_each_forward_is_timed_at_its_size(small_pair: Pair, monkeypatch: pytest
     assert calls == {1: 5, 2: 5, 5: 5, 7: 5}
     assert forwards.curve("draft") == Curve((1, 2, 3), (10.0, 20.0, 30.0))
     assert forwards.curve("verify") == Curve((1, 2, 5, 7), (1.0, 2.0, 5.0, 7.0))
+
+
+def test_attention_is_what_a_longer_prefix_adds() -> None:
+    """Half a second for the row of each ten tokens, and 0.1 for each verified token, in forwards of 1 and 5 tokens."""
+    near, far = Curve((1, 2, 8), (1.0, 2.0, 8.0)), Curve((1, 5), (1.0 + 6.0, 5.0 + 10.0))
+    assert attention_costs(near, far, 10) == Attention(0.5, 0.1)
+    assert attention_costs(near, far, 0) == attention_costs(near, near, 10) == Attention()
 
 
 def test_every_forward_is_timed_(small_pair: Pair) -> None:

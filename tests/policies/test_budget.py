@@ -9,8 +9,8 @@ import torch
 from c2t.errors import InputError
 from c2t.kernels.budget import RoundModel
 from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
-from c2t.policies.budget import BudgetSession, row_weights, weights_of
-from c2t.policies.round_costs import LEAD, Curve, Overhead, Profile, RoundCosts, best_gain
+from c2t.policies.budget import STEP, BudgetSession, row_weights, weights_of
+from c2t.policies.round_costs import LEAD, Attention, Curve, Overhead, Profile, RoundCosts, best_gain
 from c2t.policies.spec import describe, parse, split
 from c2t.sampling import Sampling
 from c2t.study.sweep import expand
@@ -88,11 +88,11 @@ def test_texts_that_come_and_go_are_worth_the_same() -> None:
 
 
 class Left(BudgetSession):
-    """A session of rows that may still get so many tokens."""
+    """A session of rows that may still get so many tokens, after so many."""
 
-    def __init__(self, left: list[int] | None, draft: TableDraft | None = None):
+    def __init__(self, left: list[int] | None, draft: TableDraft | None = None, position: int = 0):
         self.draft, self.backlog = draft, []
-        self.verifier = SimpleNamespace(left=lambda: left)
+        self.verifier = SimpleNamespace(left=lambda: left, position=torch.tensor([position]))
 
 
 def test_a_draft_that_is_certain_of_everything_keeps_parents() -> None:
@@ -119,6 +119,22 @@ def test_by_costs_the_number_of_nodes_has_the_best_rate(monkeypatch: pytest.Monk
     best = max(range(len(rates)), key=rates.__getitem__)
     assert int(tree.sizes.sum()) == 4 + best
     assert rates[5] < rates[4] < rates[best], "the first dip is not the end"
+
+
+def test_after_a_long_text_a_node_costs_more() -> None:
+    """After STEP tokens as much as a forward without a prefix, and the reading of the prefix nothing."""
+    costs = toy_costs(3, a_token=FLAT)._replace(attention=Attention(per_verified=1 / STEP))
+    draft = TableDraft(lambda row, path: torch.zeros(12))
+
+    def verified(position: int, costs: RoundCosts) -> int:
+        return int(Budget(INNER, costs=costs)(Left(None, draft, position), root_of(1)).sizes.sum())
+
+    near, far = (verified(position, costs) for position in (STEP - 1, STEP))
+    assert far < near == verified(STEP, toy_costs(3, a_token=FLAT))
+    assert costs.seconds(2, (), 6, STEP) == costs.seconds(2, (), 6) + 6.0
+    read = costs._replace(attention=Attention(per_row=1 / STEP))
+    assert read.seconds(2, (), 6, STEP) == costs.seconds(2, (), 6) + 2.0
+    assert verified(STEP, read) >= near, "what a round costs anyway is shared by more tokens"
 
 
 def test_nodes_bound_what_the_costs_would_add() -> None:
