@@ -32,6 +32,7 @@ from c2t.policies import C2T, CaDDTree, Chain, ConfidenceChain, OptTree, Plain, 
 from c2t.policies.round_costs import Curve
 from c2t.policies.spec import describe
 from c2t.protocols import Policy
+from c2t.replay.prompts import Prompt, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.evaluate import continuations, encode
@@ -40,10 +41,11 @@ from c2t.study.pareto import compare
 from c2t.study.points import Point
 from c2t.study.sweep import GridPolicy, SweepSettings, sweep
 from pipelines import terminal
-from pipelines.bench.chain_prompts import Prompt, prompt_sets
 from pipelines.bench.confidence import ConfidenceDraft, Fitted, fit
 from pipelines.bench.decoding import short
 from pipelines.bench.lines import Json, append, computed
+from pipelines.bench.prompt_sets.documents import REACH
+from pipelines.bench.prompt_sets.sets import FOLDERS, MADE, NAMES, prompt_sets
 from pipelines.options import PairName
 
 COMMAND = "bench chains"
@@ -57,9 +59,37 @@ LENGTH, K = 7, 6  # of chains and trees in tokens, and candidates of a node
 SLOPES = (0.3, 0.1, 0.03, 0.01)
 SIZES = (3, 5, 8, 12, 20, 32)
 BETAS = (0.9, 0.7, 0.55, 0.4, 0.2, 0.1)
+SETS = (*FOLDERS, "functions", "documents")
+OTHERS = ("gsm8k_train.jsonl", "self_instruct.jsonl")
 TURNS, MEASURED, NEW_TOKENS = 6, 3, 64  # in which costs are measured, on so many texts
 Field = Mapping[str, tuple[Pair, Sequence[Policy]]]  # family -> the pair that it drafts with, and its settings
 VERIFIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # tokens of timed forwards
+
+
+class PromptSets(NamedTuple):
+    """judged: prompts of each set. others: prompts that settings are chosen on, of none of them."""
+
+    judged: dict[str, list[Prompt]]
+    others: list[Prompt]
+
+
+def separated(names: Sequence[str], folder: Path, judged: int, others: int) -> PromptSets:
+    """Return the first turns of so many prompts of each set, and of so many others of each kind.
+
+    folder: has SET/question.jsonl for EAGLE's sets, and train/ with OTHERS.
+    """
+    sets = prompt_sets(names, folder)
+    for_choice = [read_prompts(folder / "train" / name) for name in OTHERS]
+    for_choice += [sets[name][-others:] for name in names if name in MADE]
+    sets |= {name: sets[name][: -others - REACH] for name in names if name in MADE}
+    return PromptSets(
+        {name: [_first(prompt, name) for prompt in spread(prompts, judged)] for name, prompts in sets.items()},
+        [_first(prompt, prompt.file) for prompts in for_choice for prompt in spread(prompts, others)],
+    )
+
+
+def _first(prompt: Prompt, name: str) -> Prompt:
+    return prompt._replace(turns=prompt.turns[:1], file=name)
 
 
 class Costs(NamedTuple):
@@ -213,19 +243,20 @@ def main(
     others: Annotated[int, typer.Option(help="Other prompts of each kind, for choices.", min=1)] = 12,
     new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most.", min=8)] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0)] = 0.0,
+    sets: Annotated[str, typer.Option(help=f"Of {', '.join(NAMES)}; separated by commas.")] = ",".join(SETS),
     json: Json = None,
 ) -> None:
     """Compare trees and chains on one draft head."""
     loaded = load_pair(pair, draft=draft)
     network = None if classifier is None else TreeClassifier.from_pretrained(classifier)
-    sets = prompt_sets(data, prompts, others)
+    of_sets = separated(sets.split(","), data, prompts, others)
     settings = SweepSettings(limit=None, temperature=temperature, max_new_tokens=new_tokens)
-    ids = encode(loaded, sets.others, new_tokens, settings.sampling).ids
+    ids = encode(loaded, of_sets.others, new_tokens, settings.sampling).ids
     field = families(loaded, fit(loaded, ids, settings, LENGTH, K), network, temperature)
     costs = measure(field, ids[:MEASURED])
-    chosen = fastest(judge(field, sets.others, settings, "chooses"), costs)
-    points = judge(field, [prompt for of in sets.judged.values() for prompt in of], settings, "judges")
-    lengths = {name: len(of) for name, of in sets.judged.items()}
+    chosen = fastest(judge(field, of_sets.others, settings, "chooses"), costs)
+    points = judge(field, [prompt for of in of_sets.judged.values() for prompt in of], settings, "judges")
+    lengths = {name: len(of) for name, of in of_sets.judged.items()}
     rows = list(figures(points, chosen, costs, lengths))
     table = [
         [row["family"], row["setting"], f"{1 + row['tau']:.2f}", f"{row['gamma']:.1f}"]
@@ -239,7 +270,7 @@ def main(
         "draft": loaded.sources["draft"],
         "temperature": temperature,
         "sets": lengths,
-        "others": len(sets.others),
+        "others": len(of_sets.others),
         "max_new_tokens": new_tokens,
         "verify": [costs.verify.sizes, costs.verify.seconds],
         "rest": costs.rest,

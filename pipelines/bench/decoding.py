@@ -4,8 +4,9 @@
 
 All contenders continue the same prompts one after the other, in a new random order for every prompt, so that a
 drifting machine treats all alike. Where a rival has settings, the fastest one competes, and it is chosen on prompts
-that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format; without it
-the pair's own prompts are used.
+that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question.jsonl, in EAGLE's format. Other sets of
+--sets are made here and need no folder (see `pipelines.bench.prompt_sets.sets`). Without either the pair's own prompts
+are used.
 
 Other processes must use less than 5 % of the cores; else the run is refused. Programs of their own compete where they
 are installed, and a line says how to get those that are not. Texts of llama.cpp and OpenVINO are compared with their
@@ -62,12 +63,12 @@ from pipelines.bench.contenders import (
 from pipelines.bench.idle import check_idle
 from pipelines.bench.lines import Json, append, computed
 from pipelines.bench.policy import PolicyText, policy_of
+from pipelines.bench.prompt_sets.sets import FOLDERS, NAMES, prompt_sets
 from pipelines.bench.sizes import Size
 from pipelines.options import Draft, PairName
 
 CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and new tokens of their texts
 WARM_UP_TOKENS = 8
-SETS = "gsm8k,humaneval,mt_bench"
 ALL = "all"
 # Programs of their own. NAMES: of a module's contenders, after the name of all of them, which may be the only one.
 PROGRAMS = (llama_cpp, openvino_genai, upstream_eagle)
@@ -237,13 +238,6 @@ def equal(result: Result, other: Result) -> float:
     return sum(pairs) / len(pairs)
 
 
-def prompt_sets(pair: str, data: Path | None, names: str) -> dict[str, list[Prompt]]:
-    """Return the prompts of each set; InputError for names that are no set of the folder."""
-    if data is None:
-        return {path.stem: read_prompts(path) for path in default_prompts(pair, "bench")}
-    return {name: read_prompts(data / name / "question.jsonl") for name in names.split(",")}
-
-
 def batches(pair: Pair, prompts: Sequence[Prompt], size: int, task: Task) -> list[Batch]:
     """Return the prompts' first turns in batches."""
     ids = [conversation(pair.tokenizer, pair.template, prompt.turns[:1]) for prompt in prompts]
@@ -261,7 +255,10 @@ def main(
     data: Annotated[
         Path | None, typer.Option(help="Folder with SET/question.jsonl.", show_default="the pair's own prompts")
     ] = None,
-    sets: Annotated[str, typer.Option(help="Sets of that folder, separated by commas.")] = SETS,
+    sets: Annotated[
+        str | None,
+        typer.Option(help=f"Of {', '.join(NAMES)}; separated by commas.", show_default="the first three, with --data"),
+    ] = None,
     new_tokens: Annotated[int, typer.Option(help="New tokens of a text at most; it also ends with EOS.", min=1)] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     batch: Annotated[int, typer.Option(help="Prompts to decode together.", min=1)] = 1,
@@ -275,7 +272,10 @@ def main(
             raise InputError(f"--skip {name!r} is none of: {'; '.join(OTHERS)}")
     if HALF in skipped and batch > 1:
         raise InputError(f"--skip {HALF!r}: in a batch it may be the faster loop, which the ratios are over")
-    prompts_of = prompt_sets(pair, data, sets)
+    if sets is None and data is None:
+        prompts_of = {path.stem: read_prompts(path) for path in default_prompts(pair, "bench")}
+    else:
+        prompts_of = prompt_sets(sets.split(",") if sets else FOLDERS, data)
     wanted = prompts + CHOSEN_ON * batch
     for name, available in prompts_of.items():
         if len(available) < wanted:

@@ -13,8 +13,7 @@ from c2t.sessions.wrapped import WrappedSession
 from c2t.study.points import Point
 from c2t.tree import Tree
 from pipelines.bench import chains, confidence
-from pipelines.bench.chain_prompts import PromptSets, documents, functions
-from pipelines.bench.chains import Costs
+from pipelines.bench.chains import Costs, PromptSets, separated
 from pipelines.bench.confidence import ConfidenceSession, Fitted
 from tests.rounding import assert_within, growth
 from tests.small_pair import TURNS
@@ -31,10 +30,10 @@ def test_every_family_is_judged_at_each_temperature(tmp_path: Path, monkeypatch:
     for name, few in (("LENGTH", 3), ("SLOPES", (0.3, 0.01)), ("SIZES", (3, 6)), ("TURNS", 1), ("MEASURED", 1)):
         monkeypatch.setattr(chains, name, few)
     sets = PromptSets({"one": PROMPTS[:2], "two": PROMPTS[2:3]}, PROMPTS[3:5])
-    monkeypatch.setattr(chains, "prompt_sets", lambda *given: sets)
+    monkeypatch.setattr(chains, "separated", lambda *given: sets)
     head, lines = saved("dspark", tmp_path / "head"), tmp_path / "lines.jsonl"
     for temperature in (0.0, 1.0):
-        chains.main(str(head), tmp_path, "tiny", None, 2, 2, 8, temperature, lines)
+        chains.main(str(head), tmp_path, "tiny", None, 2, 2, 8, temperature, json=lines)
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     families = [row["figures"]["family"] for row in rows]
     ranked = [name for name in chains.CHAINS if name != chains.SAMPLED]
@@ -80,9 +79,18 @@ def test_candidates_get_the_probability_of_confidence_and_rank() -> None:
     assert_within(probs, expected, growth(100))  # some roundings in each of five functions
 
 
-def test_the_sets_made_here_are_large_enough_and_different() -> None:
-    for prompts in (functions(), documents()):
-        assert len({prompt.turns[0] for prompt in prompts}) == len(prompts) >= 92
+def test_settings_are_not_chosen_on_what_is_judged(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    for name in chains.OTHERS:
+        (tmp_path / "train" / name).write_text('{"turns": ["a", "b"]}\n')
+    sets = separated(("functions", "documents"), tmp_path, 80, 12)
+    assert {name: len(prompts) for name, prompts in sets.judged.items()} == {"functions": 80, "documents": 80}
+    assert [prompt.turns for prompt in sets.others[:2]] == [["a"], ["a"]]
+    judged = [prompt.turns[0] for prompt in sets.judged["documents"]]
+    lines = {line for page in judged for line in page.split("\n\n")[:-1] if len(line) > 200}
+    others = [prompt.turns[0] for prompt in sets.others if prompt.file == "documents"]
+    assert len(others) == 12
+    assert not any(line in page for page in others for line in lines)
 
 
 def test_a_calibration_finds_weight_and_bias() -> None:

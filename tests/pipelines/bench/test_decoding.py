@@ -74,6 +74,9 @@ def test_in_a_batch_and_with_sampling(home: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--prompts", "8"], "code has 8 prompts"),
+        (["--sets", "mbpp"], "'mbpp' is none of the sets: gsm8k, humaneval, mt_bench, functions, "),
+        (["--sets", "functions,gsm8k"], "--data is missing: the folder that gsm8k/question.jsonl"),
+        (["--sets", "languages", "--prompts", "999"], "languages has 100 prompts"),
         (
             ["--skip", "early exit"],
             "--skip 'early exit' is none of: c2t in int8; c2t in int4; transformers, prompt lookup; ",

@@ -1,0 +1,1 @@
+"""Sets of prompts that benches judge on."""
