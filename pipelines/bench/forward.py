@@ -4,7 +4,7 @@ transformers in float32 and bf16, and llama.cpp in every type of weights, where 
     python -m pipelines.bench forward [--json data/results/forward.jsonl]
 
 A row is a token of the tree that is verified; c2t runs a tree, the others a chain of as many tokens. Layers and LM head
-are timed apart, except llama.cpp's. All sizes and ways take turns, each forward is timed after one like it, and medians
+are timed apart, except llama.cpp's. All sizes and ways take turns, a forward is timed after others like it, and medians
 count. Other processes must use less than 5 % of the cores; else the run is refused.
 """
 
@@ -36,7 +36,7 @@ from pipelines.bench.programs import Program, ask
 from pipelines.options import PairName
 
 ROWS = (1, 2, 4, 8, 12, 14, 16, 28, 60)
-PREFIX = 256
+PREFIX, WARM = 256, 4
 Way = Callable[[int], tuple[float, ...]]  # rows -> seconds of the layers and of the LM head, or of both together
 
 
@@ -94,7 +94,8 @@ def measure(ways: dict[str, Way], sizes: tuple[int, ...], repeats: int) -> dict[
     seconds: dict[tuple[str, int], list[tuple[float, ...]]] = {(way, n): [] for way in ways for n in sizes}
     for repeat in range(repeats + 1):  # the first turn warms up
         for (way, size), samples in seconds.items():
-            ways[way](size)  # the caches hold another way's weights
+            for _ in range(WARM):  # the caches hold another way's weights, and take more than one forward to hold these
+                ways[way](size)
             spent = ways[way](size)
             if repeat:
                 samples.append(spent)
