@@ -15,7 +15,6 @@ def long_texts() -> str:
         by_way.setdefault(line["figures"]["prefix"], {})[line["figures"]["contender"]] = line["figures"]
     rows = []
     for prefix, ways in by_way.items():
-        best = ways[BEST + NGRAMS_WAY]
         rows.append(
             (
                 f"{prefix:,}",
@@ -23,8 +22,8 @@ def long_texts() -> str:
                 f"{ways[PLAIN]['row_price']:.0%}",
                 *(f"{1 + ways[way]['tau']:.2f}" for way in (BEST, BEST + NGRAMS_WAY)),
                 *(interval(ways[way][OVER]) for way in (BEST, FIXED + NGRAMS_WAY, BEST + NGRAMS_WAY, BUDGET)),
-                best["setting"].split("threshold=")[1].split()[0],
-                *(f"{ways[way]['gamma']:.1f}" for way in (BEST + NGRAMS_WAY, BUDGET)),
+                *(f"{ways[way]['gamma']:.1f}" for way in (FIXED + NGRAMS_WAY, BUDGET)),
+                f"{ways[PLAIN]['repeated']:.0%}",
             )
         )
     run = measured[-1]["configuration"]
@@ -32,9 +31,9 @@ def long_texts() -> str:
         f"{run['prompts']} prompts of each length, up to {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
     )
     columns = ("tokens before", "plain, tokens/s", "another row", "acceptance length of the head", "with n-grams")
-    columns += ("head / plain", "one tree for all lengths / plain", "best tree / plain", "budget / plain")
+    columns += ("head / plain", "one tree / plain", "best tree / plain", "budget / plain")
     return table(
-        (*columns, "best threshold", "gamma of the best tree", "gamma of the budget"),
+        (*columns, "gamma of one tree", "of the budget", "repeated"),
         rows,
         source(measured, how, computed(run), BY_PROMPT),
     )

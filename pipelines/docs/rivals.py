@@ -2,6 +2,7 @@
 
 from pipelines.docs.cells import grouped, interval, number, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
+from pipelines.docs.speed import first_run
 
 # Bits a weight at most, with its scales. transformers' float32 and bfloat16 have no size in their lines.
 CLASSES = {"16 bits and more": float("inf"), "8 bits": 12.0, "4 bits": 6.0}
@@ -84,6 +85,20 @@ def origin() -> str:
     return source(
         line, f"{line['configuration']['prompts']} prompts a set, {computed(line['configuration'])}", BY_PROMPT
     )
+
+
+def by_processor() -> str:
+    """Return c2t's ways on the machine of `speed.own_speed` and on this one, all sets together."""
+    machines = first_run()[ALL], ways()
+    rows = []
+    for name in (name for name in machines[0] if name in machines[1] and name.startswith("c2t")):
+        speeds = [(f"{speed(ways[name]):.0f}", interval(ways[name]["figures"]["against_plain"])) for ways in machines]
+        rows.append((name, *(cell for cells in speeds for cell in cells)))
+    measured = [ways[PLAIN] for ways in machines]
+    names = [f"{line['hardware'].split(',')[0]}, {line['configuration']['dtype'].split(',')[0]}" for line in measured]
+    columns = [column for name in names for column in (f"{name}: tokens/s", "/ plain")]
+    notes = [source(line, f"{line['configuration']['prompts']} prompts a set", BY_PROMPT) for line in measured]
+    return table(("way", *columns), rows, "\n".join(notes))
 
 
 def lead(contender: str) -> str:

@@ -140,21 +140,20 @@ def decoding() -> str:
     rows = []
     for run, line in measured.items():
         figures = line["figures"]
-        ratios = ("against_plain", "against_transformers", "decoding_against_plain")
-        counts = (*lengths(figures["tau"]), f"{figures['gamma']:.1f}") if "tau" in figures else ("", "", "")
+        counts = (f"{1 + figures['tau']:.2f}", f"{figures['gamma']:.1f}") if "tau" in figures else ("", "")
         read = (number(figures.get(name)) for name in ("bits_per_weight", "gb_per_second"))
         rows.append(
             (
                 f"{SETS[run.set]}, {kind(run.texts)}",
                 run.contender,
                 f"{figures['tokens_per_second']:.0f}",
-                *(interval(figures[ratio]) for ratio in ratios),
+                *(interval(figures[ratio]) for ratio in ("against_plain", "against_transformers")),
                 *counts,
                 *read,
             )
         )
-    columns = ("prompts, texts", "way", "tokens/s", "/ plain", "/ transformers", "/ plain after the first token")
-    return table((*columns, *LENGTHS, "gamma", "bits a weight", "GB/s"), grouped(rows), origins(measured.values()))
+    columns = ("prompts, texts", "way", "tokens/s", "/ plain", "/ transformers", "acceptance length", "gamma")
+    return table((*columns, "bits a weight", "GB/s"), grouped(rows), origins(measured.values()))
 
 
 def settings() -> str:
