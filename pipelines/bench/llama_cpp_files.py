@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from c2t.errors import InputError, one_line
 from c2t.models.target.families import head_dim
-from pipelines.bench.programs import run
+from pipelines.bench.programs import run, uneven
 
 EXACT = "BF16"
 ROUNDED = ("Q8_0", "Q4_1", "Q4_0")
@@ -30,8 +30,7 @@ def why_not(config: PreTrainedConfig) -> str | None:
         return "files are made of models without scaled rotary positions"
     if config.attention_bias or config.mlp_bias:
         return "files are made of models without biases"
-    odd = [size for size in (config.hidden_size, config.intermediate_size) if size % BLOCK]
-    return f"{odd[0]} inputs are no multiple of {BLOCK}" if odd else None
+    return uneven((config.hidden_size, config.intermediate_size), BLOCK)
 
 
 def write_exact(model: PreTrainedModel, path: Path) -> None:

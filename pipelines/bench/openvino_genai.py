@@ -6,7 +6,7 @@ weights.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipelines.bench import openvino_genai_files
 from pipelines.bench.contenders import LOOKED_UP, Contender
 from pipelines.bench.openvino_genai_files import BITS, size_of_folder
 from pipelines.bench.openvino_genai_worker import EAGLE3, LOOKUP, PLAIN
-from pipelines.bench.programs import Program, not_alone, not_there, python_of, started
+from pipelines.bench.programs import Way, all_started, not_alone, not_there, python_of
 
 OPENVINO = "OpenVINO"
 PACKAGE, VERSION = "openvino-genai", "2026.4.1.0"
@@ -83,18 +83,19 @@ def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
     head = find(pair.name, PARTS[EAGLE3])
     heads = [str(openvino_genai_files.exported_head(head, pair.target, source, folder, export))] if head else []
     ways = {PLAIN: [], LOOKUP: []} | ({EAGLE3: heads} if heads else {})
-    with ExitStack() as running:
-        contenders: dict[str, list[Contender]] = {}
-        for kind, path in openvino_genai_files.files(source, folder, export).items():
-            size = size_of_folder(path, pair.target)
-            for way, more in ways.items():
-                name = f"{OPENVINO}, {kind}{SPECULATION.get(way, '')}"
-                command = [str(python()), "-P", str(SCRIPT), str(path), str(torch.get_num_threads()), way, *more]
-                process = running.enter_context(started(name, command))
-                contenders[name] = [
-                    Program(name, setting, process, {"options": options}, size)
-                    for setting, options in settings_of(way).items()
-                ]
+    command = [str(python()), "-P", str(SCRIPT)]
+    threads = str(torch.get_num_threads())
+    programs = (
+        Way(
+            f"{OPENVINO}, {kind}{SPECULATION.get(way, '')}",
+            [*command, str(path), threads, way, *more],
+            settings_of(way),
+            size_of_folder(path, pair.target),
+        )
+        for kind, path in openvino_genai_files.files(source, folder, export).items()
+        for way, more in ways.items()
+    )
+    with all_started(programs) as contenders:
         yield contenders
 
 

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig
 
 from c2t.models.target.target import Target
-from c2t.storage.paths import replacing
-from pipelines.bench.programs import run
+from pipelines.bench.programs import made, not_one_file, uneven
 from pipelines.bench.sizes import Size
 
 BITS = {"int8": ("--weight-format", "int8"), "int4": ("--weight-format", "int4", "--group-size", "64", "--ratio", "1")}
@@ -28,12 +27,9 @@ FORM = 1  # of the folders; another number makes all of them again
 
 def why_not(config: PreTrainedConfig, target: str) -> str | None:
     """Say why a target is not exported, in a few words; None if it is."""
-    if not (Path(target) / "model.safetensors").is_file():
-        return "a target is exported from a folder with one file of weights"
     if not config.tie_word_embeddings:
         return "the size of a step is known of targets whose LM head is their embedding"
-    odd = [size for size in (config.hidden_size, config.intermediate_size) if size % GROUP]
-    return f"{odd[0]} inputs are no multiple of {GROUP}" if odd else None
+    return not_one_file(target) or uneven((config.hidden_size, config.intermediate_size), GROUP)
 
 
 def write_head(head: Path, target: Target, folder: Path) -> None:
@@ -58,12 +54,8 @@ def write_head(head: Path, target: Target, folder: Path) -> None:
 
 
 def exported(source: Path, folder: Path, export: Sequence[str], options: Sequence[str]) -> Path:
-    """Return the folder, which the command makes of a checkpoint if it is not there. Raises InputError if it cannot be
-    written, or if the command fails."""
-    if not folder.is_dir():
-        with replacing(folder) as new:
-            run([*export, "--model", str(source), "--task", "text-generation-with-past", *options, str(new)])
-    return folder
+    """Return the folder, which the command makes of a checkpoint if it is not there. InputError: see `made`."""
+    return made(folder, [*export, "--model", str(source), "--task", "text-generation-with-past", *options])
 
 
 def files(source: Path, folder: Path, export: Sequence[str]) -> dict[str, Path]:
@@ -73,15 +65,15 @@ def files(source: Path, folder: Path, export: Sequence[str]) -> dict[str, Path]:
 
 def exported_head(head: Path, target: Target, source: Path, folder: Path, export: Sequence[str]) -> Path:
     """Return the folder of an EAGLE-3 head in 8 bits. source: the target's checkpoint, which has the tokenizer."""
-    made = folder / f"{FORM}-{HEAD}"
-    if made.is_dir():
-        return made
+    out = folder / f"{FORM}-{HEAD}"
+    if out.is_dir():
+        return out
     with TemporaryDirectory() as checkpoint:
         write_head(head, target, Path(checkpoint))
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(source / name, checkpoint)
         # The exporter's code of these heads is loaded as code of a checkpoint is.
-        return exported(Path(checkpoint), made, export, (*BITS["int8"], "--trust-remote-code"))
+        return exported(Path(checkpoint), out, export, (*BITS["int8"], "--trust-remote-code"))
 
 
 def size_of_folder(folder: Path, target: Target) -> Size:

@@ -3,14 +3,14 @@ its pipes."""
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from c2t.errors import InputError
-from c2t.storage.paths import checkout
+from c2t.storage.paths import checkout, replacing
 from pipelines.bench.contenders import Ids, Task, Written
 from pipelines.bench.sizes import Size
 
@@ -53,6 +53,26 @@ def not_alone(batch: int, temperature: float) -> str | None:
     return "it is measured on greedy texts" if temperature else None
 
 
+def uneven(inputs: Iterable[int], group: int) -> str | None:
+    """Say which number of a matrix's inputs is not of whole groups of weights that share a scale; None if each is."""
+    return next((f"{size} inputs are no multiple of {group}" for size in inputs if size % group), None)
+
+
+def not_one_file(source: str) -> str | None:
+    """Say that a target's folder has not the one file of weights that other programs convert; None if it has."""
+    whole = (Path(source) / "model.safetensors").is_file()
+    return None if whole else "a target is exported from a folder with one file of weights"
+
+
+def made(folder: Path, command: Sequence[str]) -> Path:
+    """Return the folder, which a command makes if it is not there: its last argument is an empty folder. Raises
+    InputError if the folder cannot be written, or if the command fails."""
+    if not folder.is_dir():
+        with replacing(folder) as new:
+            run([*command, str(new)])
+    return folder
+
+
 def run(command: Sequence[str]) -> None:
     """Run a command, whose output is not shown. Raises InputError with the last line of it if the command fails."""
     done = subprocess.run(command, capture_output=True, text=True)
@@ -84,3 +104,25 @@ def started(name: str, command: Sequence[str]) -> Iterator[subprocess.Popen]:
     with subprocess.Popen(command, text=True, **pipes) as process:
         ask(process, name)
         yield process
+
+
+class Way(NamedTuple):
+    """A way to decode, as a contender: its process's command, and the `options` of a request by its settings' names."""
+
+    name: str
+    command: Sequence[str]
+    settings: dict[str, dict[str, Any]]
+    size: Size
+
+
+@contextmanager
+def all_started(ways: Iterable[Way]) -> Iterator[dict[str, list[Program]]]:
+    """Start a process for each way to decode, and yield its settings by its name."""
+    with ExitStack() as running:
+        programs: dict[str, list[Program]] = {}
+        for name, command, settings, size in ways:
+            process = running.enter_context(started(name, command))
+            programs[name] = [
+                Program(name, setting, process, {"options": options}, size) for setting, options in settings.items()
+            ]
+        yield programs
