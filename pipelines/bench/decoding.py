@@ -9,7 +9,7 @@ that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question
 are used.
 
 Other processes must use less than 5 % of the cores; else the run is refused. Programs of their own compete where they
-are installed, and a line says how to get those that are not. Texts of llama.cpp and OpenVINO are compared with their
+are installed, and a line says how to get those that are not. Texts of the other programs are compared with their
 own plain decoding of the same weights.
 
 Where it can, c2t competes again with its target in 8 and in 4 bits, which are other models: their texts are compared
@@ -43,7 +43,7 @@ from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
 from c2t.verification.prompt_ids import check_length
 from pipelines import terminal
-from pipelines.bench import llama_cpp, openvino_genai, upstream_eagle
+from pipelines.bench import llama_cpp, onnx_genai, openvino_genai, upstream_eagle
 from pipelines.bench.contenders import (
     COMPILED,
     HALF,
@@ -71,7 +71,7 @@ CHOSEN_ON, CHOICE_TOKENS = 2, 48  # batches on which settings are chosen, and ne
 WARM_UP_TOKENS = 8
 ALL = "all"
 # Programs of their own. NAMES: of a module's contenders, after the name of all of them, which may be the only one.
-PROGRAMS = (llama_cpp, openvino_genai, upstream_eagle)
+PROGRAMS = (llama_cpp, openvino_genai, onnx_genai, upstream_eagle)
 # Names for --skip.
 OTHERS = (*ROUNDED, LOOKUP, COMPILED, HALF, *(name for program in PROGRAMS for name in program.NAMES))
 Report = Callable[[], None]
