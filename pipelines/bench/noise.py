@@ -42,7 +42,7 @@ from pipelines.options import PairName
 UNAWARE, SHARED, RESIDUAL = "without noise", "shared noise", "residual rule"
 CHAIN, LEVELS = 4, 8  # drafted tokens of a chain, and the depth of trees at most
 SIBLINGS = 4  # sampled after a node at most by DySpec: of 3, 4 and 16 the best on smollm2 at T = 1
-FIXED = {8: (2, 1, 1, 1), 16: (4, 1, 1, 1)}  # of MCSD's trees the best on tiny at T = 1.3, where DySpec is behind them
+FIXED = {8: (2, 1, 1, 1), 16: (4, 1, 1, 1)}  # of MCSD's trees the best on tiny at T = 1.3, better than DySpec's
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pipelines.docs.result_lines import RESULTS, Line, computed, lines, source
 
 DRAWN = "bfloat16"  # the type whose speeds are drawn: the default of a CPU with AMX tiles
 BUDGET = "budget"
+BETWEEN = (2, 8)  # prompts, whose rows the table leaves out
 
 
 def batches() -> str:
@@ -19,6 +20,8 @@ def batches() -> str:
     latest = {(_run(line), _cell(line)): line for line in measured}
     rows = []
     for (run, (batch, contender)), line in latest.items():
+        if batch in BETWEEN:
+            continue
         figures = line["figures"]
         speed, ratio = f"{figures['tokens_per_second'][0]:.0f}", interval(figures["against_plain"])
         counts = (*lengths(figures["tau"]), number(figures["gamma"]))
@@ -47,39 +50,14 @@ def batch_figure(pair: str) -> Path:
     return RESULTS.parents[1] / "docs" / "images" / f"batches-{pair}.png"
 
 
-def batches_by_a_model() -> str:
-    """Return the budget's speed over that of others by the model of an H200."""
-    modelled = lines("batches-model.jsonl")
-    speeds = [
-        (f"{_run(line)}, {line['figures']['target']}", line, line["figures"]["tokens_per_second"]) for line in modelled
-    ]
-    return _budget_over(speeds, "\n".join(_sources(modelled)))
-
-
 def budgets() -> str:
     """Return the table of the budget's speed over that of others, by the number of prompts."""
-    measured = lines("batches.jsonl")
-    last = {_run(line): line for line in measured}
-    speeds = [(_run(line), line, line["figures"]["tokens_per_second"][0]) for line in measured]
-    return _budget_over(speeds, "\n".join(source(line, run) for run, line in last.items()))
-
-
-def over_plain(contender: str, batch: int) -> str:
-    """Return a contender's speed over plain decoding's, on smollm2 in the type DRAWN; the last line counts."""
-    *_, ratio = (
-        line["figures"]["against_plain"][0]
-        for line in lines("batches.jsonl")
-        if _run(line) == f"smollm2, {DRAWN}" and _cell(line) == (batch, contender)
-    )
-    return f"{ratio:.2f}"
-
-
-def _budget_over(speeds: Iterable[tuple[str, Line, float]], note: str) -> str:
-    """Return the table of the budget's speed over that of others. speeds: a run's name, a line of it, its speed."""
+    last: dict[str, Line] = {}
     by_run: dict[str, dict[int, dict[str, float]]] = {}
-    for run, line, speed in speeds:
-        batch, contender = _cell(line)
-        by_run.setdefault(run, {}).setdefault(batch, {})[contender] = speed
+    for line in lines("batches.jsonl"):
+        run, (batch, contender) = _run(line), _cell(line)
+        last[run] = line
+        by_run.setdefault(run, {}).setdefault(batch, {})[contender] = line["figures"]["tokens_per_second"][0]
     sizes = sorted({size for by_size in by_run.values() for size in by_size})
     rivals: dict[str, Callable[[dict[str, float]], float]] = {
         "plain decoding": lambda here: here["plain"],
@@ -95,7 +73,18 @@ def _budget_over(speeds: Iterable[tuple[str, Line, float]], note: str) -> str:
         for run, by_size in by_run.items()
         for over, rival in rivals.items()
     ]
+    note = "\n".join(source(line, run) for run, line in last.items())
     return table(("pair", "the budget over", *map(str, sizes)), grouped(rows), note)
+
+
+def over_plain(contender: str, batch: int) -> str:
+    """Return a contender's speed over plain decoding's, on smollm2 in the type DRAWN; the last line counts."""
+    *_, ratio = (
+        line["figures"]["against_plain"][0]
+        for line in lines("batches.jsonl")
+        if _run(line) == f"smollm2, {DRAWN}" and _cell(line) == (batch, contender)
+    )
+    return f"{ratio:.2f}"
 
 
 def _cell(line: Line) -> tuple[int, str]:
@@ -116,10 +105,8 @@ def _sources(measured: Iterable[Line]) -> Iterator[str]:
         by_run.setdefault(_run(line), []).append(line)
     for pair, of_pair in by_run.items():
         run = of_pair[-1]["configuration"]
-        how = f"{run.get('texts')} texts"
-        if "timed" in run:
-            sizes = sorted({line["configuration"]["timed"] for line in of_pair})
-            how = f"{' or '.join(map(str, sizes))} prompts a size, {computed(run)}"
+        sizes = sorted({line["configuration"]["timed"] for line in of_pair})
+        how = f"{' or '.join(map(str, sizes))} prompts a size, {computed(run)}"
         yield source(of_pair, f"{pair}: {how}, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}")
 
 
@@ -148,24 +135,4 @@ def serving() -> str:
     how = f"{run['requests']} requests, Poisson arrivals at {run['rate']:g} a second, {run['at_once']} together, up to "
     how += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled, {run['malformed']:.0%} malformed "
     how += f"and refused; {computed(run)}"
-    return table(columns, rows, source(measured, how))
-
-
-def ragged() -> str:
-    """Return the table of what a batch of trees of different sizes costs."""
-    rows, names, measured = [], ("mixed", "mean", "largest"), lines("ragged.jsonl")
-    for line in measured:
-        figures = line["figures"]
-        times = (f"{figures[name]:.1f}" for name in names)
-        ratio = f"{figures['mixed'] / figures['mean']:.2f}"
-        rows.append((f"{line['configuration']['pair']}, {figures['forward']}", *times, ratio))
-    columns = (
-        "milliseconds",
-        "rows of 1 to 47 (a level: 1 to 12)",
-        "all of the mean size",
-        "all of the largest",
-        "first / second",
-    )
-    run = measured[-1]["configuration"]
-    how = f"16 rows after {run['prefix']} tokens, medians of {run['repeats']}, {computed(run)}"
     return table(columns, rows, source(measured, how))

@@ -1,9 +1,7 @@
 """Tables of docs/ngrams.md and docs/results/ngrams.md: what n-grams of the sequence save."""
 
 from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, number, table
-from pipelines.docs.result_lines import BY_PROMPT, Line, lines, size, source
-
-AT = 1.5  # the tau at which the embedded pair is compared
+from pipelines.docs.result_lines import BY_PROMPT, Line, lines, source
 
 
 def weights() -> str:
@@ -45,22 +43,6 @@ def _over(rival: str) -> list[float]:
         for row in line["figures"]["rows"]
         if row["rival"] == line["configuration"]["draft"] + rival and row["ratio"][0] is not None
     ]
-
-
-def by_domain() -> str:
-    """Return what counts without learned weights save on the embedded pair, in its draft's domain and outside."""
-    rows, notes = [], {}
-    for line in lines("gain.jsonl"):
-        run = line["configuration"]
-        ratios = {
-            part: interval(ratio)
-            for part, score, over, tau, *ratio in line["figures"]["rows"]
-            if (score, over, tau) == ("threshold on P+ngrams", "the best untrained tree", AT)
-        }
-        cells = (ratios.get(part, "") for part in ("all prompts", "known", "heldout"))
-        rows.append((f"`{run['draft']}`, T = {run['temperature']:g}", *cells))
-        notes[source(line, size(run))] = None
-    return table(("draft, text", "all prompts", "in-domain", "out-of-domain"), rows, "\n".join(notes))
 
 
 def by_prompt(line: Line) -> str:
