@@ -4,9 +4,9 @@ Weights are rounded in blocks, each with a scale in float32: in 8 bits, or in 4 
 OpenVINO have it. Such a head cannot be shared with the embedding, whose rows are left in float32.
 
 Blocks of 64 are its fastest at bits and quality like others': 8.5 and 5.3 bits a weight of smollm2's target. Blocks of
-32 with all weights in 4 bits are 5 bits, with as many of float32's tokens; prompts take a sixth longer, and steps up to a
-tenth. The library fills up rows of 576 for blocks of 128: 9.1 and 5.6 bits, a tenth faster, but three in a hundred
-tokens fewer are float32's. Its `k_quant` is no faster than blocks of 32, and no better.
+32 with all weights in 4 bits are 5 bits, with as many of float32's tokens, but prompts take a sixth longer and steps up
+to a tenth. The library fills up rows of 576 for blocks of 128: 9.1 and 5.6 bits, a tenth faster, but three tokens in a
+hundred more are not float32's. Its `k_quant` is no faster than blocks of 32, and no better.
 """
 
 from collections.abc import Sequence
