@@ -152,8 +152,8 @@ class TargetVerifier:
 
     @property
     def position(self) -> Int[Tensor, " B"]:
-        """See `c2t.decoding.Verifier`."""
-        return self.session.lengths
+        """See `c2t.decoding.Verifier`; before the prefill, of the first roots."""
+        return self.lengths if self.session.cache.lengths is None else self.session.lengths
 
     def _unwritten(self) -> list[int]:
         return [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
