@@ -168,11 +168,11 @@ def first_step(rows: Int[Tensor, " B"], position: Int[Tensor, " B"], root: Int[T
 @runtime_checkable
 class Verifier(Protocol):
     """Verifies the trees of a batch: the target (`c2t.verification`), or a text that it has generated (`c2t.replay`).
-    live: the target runs. stochastic: it may sample, by numbers that a draft can share. position: of the next roots."""
+    live: the target runs. stochastic: it may sample, by numbers that drafts can share. prefix: tokens before roots."""
 
     live: bool
     stochastic: bool
-    position: Int[Tensor, " B"]
+    prefix: Sequence[int]
 
     def prefill(self) -> tuple[Step, Committed]:
         """Run the prompts and sample the first roots."""

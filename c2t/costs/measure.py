@@ -37,7 +37,7 @@ PHASE_REPEATS = 3  # timed draft phases in one measurement
 # Timed sizes of forwards, in tokens of all rows: round numbers, and both sides of each step in the cost.
 VERIFIED = tuple(sorted({1, 2, 4, 8, 64, 96, 128, 192, 256} | edges(50)))
 DRAFTED = tuple(sorted({1, 2, 4, 8, 24, 32, 48, 64, 96, 160} | edges(20)))
-LONG, MANY = 1024, 16  # tokens of a longer prefix, and of the larger of two forwards after it
+FURTHER, MANY = 1024, 16  # tokens of a longer prefix beyond a short one's, and of the larger of two forwards after it
 BRANCHING = 4  # children of each node in timed trees: neither a chain nor a fan
 UNDISTURBED = 0.25  # quantile that stands for repeated measurements
 TOKENS_PER_ROUND = 2  # new tokens per row of a round with trees, about
@@ -75,7 +75,7 @@ def measure(
         pair.target, prompts[:TEXTS], max_new_tokens=NEW_TOKENS, beyond=policy.levels + 1, sampling=Sampling()
     )
     timer = ForwardTimer(pair, texts[0], clock, getattr(policy, "level_plan", None))
-    forwards, later = Forwards(timer), Forwards(timer.after(LONG), (1, MANY), ())
+    forwards, later = Forwards(timer), Forwards(timer.further(FURTHER), (1, MANY), ())
     decoding = [
         RealRounds(pair, budget, batches(prompts, rows), repeats, clock)
         for rows in ROWS
@@ -87,20 +87,20 @@ def measure(
         for rounds in decoding:
             rounds.run_turn()
     verify, draft = forwards.curve("verify"), forwards.curve("draft")
-    attention = attention_costs(verify, later.curve("verify"), int(later.timer.lengths) - int(timer.lengths))
+    attention = attention_costs(verify, later.curve("verify"), int(timer.lengths), int(later.timer.lengths))
     costs = RoundCosts(verify, draft, Overhead(), profile(pair, policy, texts), attention)
     return costs._replace(overhead=fit([sample for rounds in decoding for sample in rounds.overhead_samples(costs)]))
 
 
-def attention_costs(near: Curve, far: Curve, tokens: int) -> Attention:
-    """Return what each token of a prefix adds to a forward of one row, from forwards after a short prefix and after one
-    of so many more tokens."""
-    if tokens <= 0:
-        return Attention()
+def attention_costs(near: Curve, far: Curve, after: int, until: int) -> Attention:
+    """Return what each token of a prefix adds to a forward of one row, from forwards after a prefix of `after` tokens
+    and after one of `until`."""
+    if until <= after:
+        return Attention(after=after)
     sizes = np.array(far.sizes)
-    more = np.maximum(np.array(far.seconds) - near.at(sizes), 0) / tokens
+    more = np.maximum(np.array(far.seconds) - near.at(sizes), 0) / (until - after)
     per_verified = max(float(more[-1] - more[0]), 0.0) / float(sizes[-1] - sizes[0])
-    return Attention(max(float(more[0]) - per_verified, 0.0), per_verified)
+    return Attention(max(float(more[0]) - per_verified, 0.0), per_verified, after)
 
 
 def batches(prompts: Sequence[Sequence[int]], rows: int) -> list[Sequence[Sequence[int]]]:
@@ -195,10 +195,10 @@ class ForwardTimer:
         self.drafted.observe(tokens[:, : middle + 1], text.features[None, :middle], self.lengths)
 
     @torch.inference_mode()
-    def after(self, tokens: int) -> "ForwardTimer":
-        """Return a timer of the target's forwards after so many tokens, or after as many as the target reads."""
+    def further(self, tokens: int) -> "ForwardTimer":
+        """Return a timer of the target's forwards after so many more tokens, or after as many as the target reads."""
         timer, room = copy.copy(self), self.session.target.max_positions - max(VERIFIED)
-        count = max(min(tokens, room), int(self.lengths))
+        count = max(min(int(self.lengths) + tokens, room), int(self.lengths))
         timer.lengths, timer.session = self.lengths.new_tensor([count]), self.session.target.session()
         timer.session.prefill(self.root.expand(1, count), timer.lengths)
         return timer

@@ -23,6 +23,7 @@ from c2t.tree import Tree
 
 MOST_ROWS = 4096  # in a round; where none up to that drafts, no larger one does
 STEP = 256  # tokens of a text after which its rounds are decided by other costs
+LONGEST = 2**20  # tokens of a text: the gain of a tree only rises or only falls from none to so many
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Budget(WrapperPolicy):
         rows, weights = len(tree.token), row_weights(verifier.left(), len(tree.token))
         if self.costs is None:
             return most_probable(tree, self.nodes - rows, weights)
-        costs, most = self._costs_of(rows, mean(verifier.position.tolist())), self.nodes and max(self.nodes - rows, 0)
+        costs, most = self._costs_of(rows, mean(verifier.prefix)), self.nodes and max(self.nodes - rows, 0)
         candidates = Candidates(tree.log_joint, tree.alive, tree.parent, weights)
         model, spent = costs.model(tree.token.numel(), 0), costs.start + costs.level(rows)
         return trees_to_verify(tree, select_nodes(candidates, tree.parent[:, :0], model, spent, most))
@@ -114,7 +115,8 @@ class Budget(WrapperPolicy):
     def _ever_drafts(self, rows: int) -> bool:
         """Return True if rounds of up to `rows` rows may draft."""
         if rows not in self._ever:
-            self._ever[rows] = any(best_gain(self.costs, count) > 1 + LEAD for count in range(1, rows + 1))
+            sizes = [(count, prefix) for count in range(1, rows + 1) for prefix in (0, LONGEST)]
+            self._ever[rows] = any(best_gain(self.costs, *size) > 1 + LEAD for size in sizes)
         return self._ever[rows]
 
     @cached_property
@@ -153,7 +155,7 @@ def row_weights(left: Sequence[int] | None, rows: int) -> list[float]:
 
 def prefix_of(session: BudgetSession | None) -> float:
     """Return the mean number of tokens before a session's trees."""
-    return 0.0 if session is None else mean(session.verifier.position.tolist())
+    return 0.0 if session is None else mean(session.verifier.prefix)
 
 
 def mean(numbers: Sequence[int]) -> float:

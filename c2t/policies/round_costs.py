@@ -65,16 +65,21 @@ def counts(rows: int, levels: int) -> tuple[int, int, int, int, int]:
 
 
 class Attention(NamedTuple):
-    """Seconds that each token before a row's tree adds to a forward of the target: for the row, whose keys and values
-    are read, and for each of its verified tokens, which attends to them."""
+    """Seconds that each token before a row's tree adds to a forward of the target, beyond the first `after`: for the
+    row, whose keys and values are read, and for each of its verified tokens, which attends to them."""
 
     per_row: float = 0.0
     per_verified: float = 0.0
+    after: int = 0
+
+    def seconds(self, rows: int, verified: Any, prefix: int) -> Any:
+        """Return the sum for rows after `prefix` tokens each, and so many verified tokens of all rows."""
+        return max(prefix - self.after, 0) * (self.per_row * rows + self.per_verified * verified)
 
 
 class RoundCosts(NamedTuple):
     """Costs and acceptance of rounds of any number of rows. verify, draft: forwards over so many tokens of all rows
-    together, after short texts. attention: what longer ones add."""
+    together, after texts of `attention.after` tokens. attention: what longer ones add."""
 
     verify: Curve
     draft: Curve
@@ -85,9 +90,12 @@ class RoundCosts(NamedTuple):
     def seconds(self, rows: int, widths: Sequence[int | float], verified: Any, prefix: int = 0) -> Any:
         """Return the seconds of a round: draft forwards over `widths` tokens, then `verified` tokens in the target's
         forward, roots included, all of all rows. An array for an array of `verified`. prefix: tokens before a tree."""
-        forward = self.verify.at(verified) + self.attention.per_verified * prefix * verified
-        start = self.overhead.seconds(rows, len(widths)) + self.attention.per_row * prefix * rows
-        return start + sum(self.draft.at(width) for width in widths) + forward
+        overhead = self.overhead.seconds(rows, len(widths))
+        return overhead + sum(self.draft.at(width) for width in widths) + self.forward(rows, verified, prefix)
+
+    def forward(self, rows: int, verified: Any, prefix: int) -> Any:
+        """Return the seconds of the target's forward in `seconds`."""
+        return self.verify.at(verified) + self.attention.seconds(rows, verified, prefix)
 
     def check(self) -> None:
         """Raise InputError for costs that no machine has, and for a profile whose parts do not fit each other."""
@@ -123,13 +131,12 @@ class RowCosts:
     """Costs of rounds of so many rows after so many tokens each, as arrays: a budget reads them at every level of every
     round.
 
-    start: seconds of a round with trees, without its draft's forwards and its verified tokens. drafts: True if trees
-    are profitable.
+    start: seconds of a round with trees, without its forwards. drafts: True if trees are profitable.
     """
 
     def __init__(self, costs: RoundCosts, rows: int, prefix: int = 0):
         self.costs, self.rows, self.prefix, overhead = costs, rows, prefix, costs.overhead
-        self.start = overhead.per_round + rows * (overhead.per_row + costs.attention.per_row * prefix) + overhead.trees
+        self.start = overhead.per_round + rows * overhead.per_row + overhead.trees
         self.drafts = best_gain(costs, rows, prefix) > 1 + LEAD
         self._model = RoundModel(verify=np.zeros(0), draft=np.zeros(0))
 
@@ -142,9 +149,7 @@ class RowCosts:
         tokens. Its arrays are stored and grow on demand."""
         model, most, overhead = self._model, self.rows + drafted + width, self.costs.overhead
         if most >= len(model.verify):
-            tokens = np.arange(2.0 * most + 1)
-            verify = self.costs.verify.at(tokens) + self.costs.attention.per_verified * self.prefix * tokens
-            model = replace(model, verify=verify)
+            model = replace(model, verify=self.costs.forward(self.rows, np.arange(2.0 * most + 1), self.prefix))
         if width >= len(model.draft):
             per_level = overhead.per_level + self.rows * overhead.per_level_row
             model = replace(model, draft=per_level + self.costs.draft.at(np.arange(2.0 * width + 1)))

@@ -202,6 +202,11 @@ class TextVerifier:
         """See `c2t.decoding.Verifier.left`."""
         return (self.limit - 1 - self.position).tolist()
 
+    @property
+    def prefix(self) -> list[int]:
+        """See `c2t.decoding.Verifier`."""
+        return self.position.tolist()
+
     def completed(self, tree: Tree) -> Tree:
         """See `c2t.decoding.Verifier.completed`; a replay has no constraints."""
         return tree

@@ -113,6 +113,7 @@ class TargetVerifier:
         self.constraints = unconstrained if constraints is None else Constraints(constraints)
         self.judge: Rule | None = None
         self.rows, self.emitted = torch.arange(count, device=target.device), [0] * count
+        self.prefix = [len(prompt) - 1 for prompt in prompts]  # as `emitted` it knows the root once it is counted
         self.token = self.rows.new_zeros(0)  # each row's next root, sampled by `prefill` and by each round
 
     @property
@@ -149,11 +150,6 @@ class TargetVerifier:
     def left(self) -> list[int] | None:
         """See `c2t.decoding.Verifier.left`."""
         return self._unwritten() if self.fixed else None
-
-    @property
-    def position(self) -> Int[Tensor, " B"]:
-        """See `c2t.decoding.Verifier`; before the prefill, of the first roots."""
-        return self.lengths if self.session.cache.lengths is None else self.session.lengths
 
     def _unwritten(self) -> list[int]:
         return [limit - new for limit, new in zip(self.max_new_tokens, self.emitted, strict=True)]
@@ -192,7 +188,7 @@ class TargetVerifier:
         if self.constraints is not None:
             self.constraints.look_ahead()
         fork.session, fork.sampler = session, self.sampler.fork()
-        fork.emitted, fork.keep_logits = list(self.emitted), False
+        fork.emitted, fork.prefix, fork.keep_logits = list(self.emitted), list(self.prefix), False
         fork.logprobs = [None] * len(self.logprobs)
         return fork
 
@@ -209,6 +205,7 @@ class TargetVerifier:
             self.constraints.advance([tokens for _, tokens in by_row])
         for row, (prompt, tokens) in enumerate(by_row):
             self.emitted[row] += len(tokens)
+            self.prefix[row] += len(tokens)
             ended = prompt in self.stopped or not self.eos[row].isdisjoint(tokens)
             if self.emitted[row] < self.max_new_tokens[row] and not ended:
                 unfinished.append(row)
@@ -217,7 +214,7 @@ class TargetVerifier:
     def select(self, rows: Int[Tensor, " b"]) -> None:
         """Keep only these rows of the batch, in this order."""
         self.rows, self.token, old = self.rows[rows], self.token[rows], rows.tolist()
-        for column in ("max_new_tokens", "eos", "emitted", "logprobs"):
+        for column in ("max_new_tokens", "eos", "emitted", "prefix", "logprobs"):
             values = getattr(self, column)
             setattr(self, column, [values[row] for row in old])
         for state in (self.session, self.sampler, self.constraints, self.judge):
@@ -232,6 +229,7 @@ class TargetVerifier:
         self.rows, self.token = torch.cat([self.rows, other.rows]), torch.cat([self.token, other.token])
         self.max_new_tokens = self.max_new_tokens + other.max_new_tokens  # not in place: the lists are the caller's
         self.eos, self.emitted = self.eos + other.eos, self.emitted + other.emitted
+        self.prefix = self.prefix + other.prefix
         self.logprobs = self.logprobs + other.logprobs
         self.session.join(other.session)
         self.sampler.join(other.sampler)

@@ -10,7 +10,6 @@ decoding, without the prompt's forward. Other processes must use less than 5 % o
 import random
 from collections.abc import Iterator, Sequence
 from itertools import count
-from pydoc_data.topics import topics
 from typing import Annotated, Any
 
 import typer
@@ -30,15 +29,15 @@ from c2t.sampling import Sampling
 from c2t.storage.paths import DEFAULT_PAIR
 from pipelines import terminal
 from pipelines.bench.contenders import Ours, Task
-from pipelines.bench.decoding import Batch, Result, equal, how, ratios, short
+from pipelines.bench.decoding import Batch, Report, Result, equal, how, ratios, short
 from pipelines.bench.idle import check_idle
 from pipelines.bench.lines import Json, append, computed
+from pipelines.bench.prompt_sets.documents import TASK, reference
 from pipelines.options import Draft, PairName
 
 LENGTHS = "1024,2048,4096,6144"
-TASK = "\n\nSummarize the text above in a few sentences."
 END = 32  # tokens of a prompt that are not cut: the task, and what the template puts after it
-CHARACTERS = 8  # of a token, at most on average
+CHARACTERS = 6  # of a token, at most on average
 PLAIN, FIXED, BEST, BUDGET = "plain decoding", "tree for short prompts", "best tree", "budget by costs"
 NGRAMS_WAY = ", with n-grams"
 THRESHOLDS = (0.05, 0.1, 0.2, 0.4)
@@ -49,13 +48,13 @@ MANY = 9  # verified tokens whose price is shown, for each but the first
 
 def prompts_of(pair: Pair, length: int, number: int) -> list[list[int]]:
     """Return so many prompts of `length` tokens, which share no text; InputError if there is not enough."""
-    reference = "\n\n".join(text for _, text in sorted(topics.items()))
-    distance = len(reference) // number
+    whole = "\n\n".join(reference())
+    distance = len(whole) // number
     if distance < CHARACTERS * length:
         raise InputError(f"{number} prompts of {length} tokens share text: lower --prompts or --lengths")
     prompts = []
     for start in range(0, distance * number, distance):
-        page = reference[start : start + CHARACTERS * length]
+        page = whole[start : start + CHARACTERS * length]
         ids = conversation(pair.tokenizer, pair.template, [page + TASK])
         prompts.append(ids[: length - END] + ids[-END:])
     return prompts
@@ -73,9 +72,9 @@ def decoding_speed(result: Result) -> float:
     return tokens / sum(text.seconds - text.first for text in result.written)
 
 
-def write(contenders: Sequence[Ours], prompts: Sequence[Batch], task: Task, report: Any) -> dict[int, Result]:
-    """Return each contender's texts, which take turns in a new order for every prompt."""
-    results = {number: Result([contender.setting], []) for number, contender in enumerate(contenders)}
+def write(contenders: Sequence[Ours], prompts: Sequence[Batch], task: Task, report: Report) -> list[Result]:
+    """Return each contender's texts, which take turns in a new order for every prompt. report(): counts them."""
+    results = [Result([contender.setting], []) for contender in contenders]
     for batch in prompts:
         for number in random.Random(batch.numbers[0]).sample(range(len(contenders)), len(contenders)):
             results[number].written.append(contenders[number].write(*batch, task))
@@ -83,10 +82,10 @@ def write(contenders: Sequence[Ours], prompts: Sequence[Batch], task: Task, repo
     return results
 
 
-def fastest(contenders: list[Ours], prompts: Sequence[Batch], task: Task, report: Any) -> Ours:
+def fastest(contenders: Sequence[Ours], prompts: Sequence[Batch], task: Task, report: Report) -> Ours:
     """Return the one that decodes the fastest."""
-    speeds = {number: decoding_speed(texts) for number, texts in write(contenders, prompts, task, report).items()}
-    return contenders[max(speeds, key=lambda number: speeds[number])]
+    speeds = [decoding_speed(texts) for texts in write(contenders, prompts, task, report)]
+    return contenders[speeds.index(max(speeds))]
 
 
 def repeated(tokens: Sequence[int]) -> float:
@@ -173,9 +172,8 @@ def main(
                 policy = fixed.setdefault(ending, best.policy)
                 ways[BEST + ending] = best
                 ways[FIXED + ending] = Ours(FIXED, how(best.pair, policy), best.pair, policy)
-            written = write(list(ways.values()), judged, task, advance)
-            results = dict(zip(ways, written.values(), strict=True))
-            rows = list(figures(results))
+            texts = write(list(ways.values()), judged, task, advance)
+            rows = list(figures(dict(zip(ways, texts, strict=True))))
             price = row_price(costs, length)
             show(f"{length} tokens before: another verified token costs {price:.0%} of a step", rows)
             append(json, "bench long", ({"prefix": length, "row_price": price, **row} for row in rows), configuration)

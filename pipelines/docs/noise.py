@@ -1,13 +1,13 @@
 """Table of docs/results/noise.md: what sharing the target's noise gains, from the lines of `pipelines.bench noise`."""
 
+from pipelines.bench.noise import RESIDUAL, SHARED, UNAWARE
 from pipelines.docs.cells import grouped, interval, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, lines, size, source
 
-UNAWARE, SHARED, RESIDUAL = "without noise", "shared noise", "residual rule"
 FIRST, THIRD, TINY = "smollm2, EAGLE-1", "smollm2, EAGLE-3", "tiny, EAGLE-1"
 DRAFTS = {("smollm2", "draft"): FIRST, ("smollm2", "draft_eagle3"): THIRD, ("tiny", "draft"): TINY}
 CHAIN, TREE = "chain of 4", "tree of 16"
-SHOWN = ((FIRST, CHAIN), (FIRST, TREE), (THIRD, TREE), (TINY, CHAIN), (TINY, TREE))  # all others stand in the lines
+SHOWN = ((FIRST, CHAIN), (FIRST, TREE), (THIRD, TREE), (TINY, CHAIN), (TINY, TREE))
 HEADLINE = FIRST, TREE, 1.0
 
 

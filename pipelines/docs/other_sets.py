@@ -1,10 +1,10 @@
 """Table of smollm2's trees on sets of prompts that are made here, by `pipelines.bench decoding --sets`."""
 
+from pipelines.bench.contenders import HIERARCHICAL, PLAIN, TREE
 from pipelines.bench.decoding import ALL
 from pipelines.docs.cells import interval, lengths, table
-from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
+from pipelines.docs.result_lines import BY_PROMPT, computed, lines, source
 
-TREE, HIERARCHICAL = "c2t, tree", "c2t, hierarchical"
 NAMES = {
     "problems": "problems of mathematics",
     "functions": "Python functions",
@@ -21,18 +21,13 @@ def other_sets() -> str:
     rows = [
         (
             name,
-            f"{ways['c2t, plain']['tokens_per_second']:.0f}",
+            f"{ways[PLAIN]['tokens_per_second']:.0f}",
             *(interval(ways[way]["against_plain"]) for way in (TREE, HIERARCHICAL)),
             lengths(ways[TREE]["tau"])[0],
         )
         for name, ways in ((NAMES[key], by_set[key]) for key in NAMES)
     ]
     columns = ("prompts", "plain, tokens/s", "tree / plain", "hierarchical / plain", "acceptance length of the tree")
-    return table(columns, rows, small_print(measured[-1]))
-
-
-def small_print(line: Line) -> str:
-    """Return where and how the run was made."""
-    run = line["configuration"]
+    run = measured[-1]["configuration"]
     how = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
-    return source(line, how, computed(run), BY_PROMPT)
+    return table(columns, rows, source(measured[-1], how, computed(run), BY_PROMPT))

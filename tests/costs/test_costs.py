@@ -156,8 +156,8 @@ def test_each_forward_is_timed_at_its_size(small_pair: Pair, monkeypatch: pytest
 def test_attention_is_what_a_longer_prefix_adds() -> None:
     """Half a second for the row of each ten tokens, and 0.1 for each verified token, in forwards of 1 and 5 tokens."""
     near, far = Curve((1, 2, 8), (1.0, 2.0, 8.0)), Curve((1, 5), (1.0 + 6.0, 5.0 + 10.0))
-    assert attention_costs(near, far, 10) == Attention(0.5, 0.1)
-    assert attention_costs(near, far, 0) == attention_costs(near, near, 10) == Attention()
+    assert attention_costs(near, far, 20, 30) == Attention(0.5, 0.1, 20)
+    assert attention_costs(near, far, 20, 20) == attention_costs(near, near, 20, 30) == Attention(after=20)
 
 
 def test_every_forward_is_timed_(small_pair: Pair) -> None:

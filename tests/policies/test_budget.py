@@ -90,9 +90,9 @@ def test_texts_that_come_and_go_are_worth_the_same() -> None:
 class Left(BudgetSession):
     """A session of rows that may still get so many tokens, after so many."""
 
-    def __init__(self, left: list[int] | None, draft: TableDraft | None = None, position: int = 0):
+    def __init__(self, left: list[int] | None, draft: TableDraft | None = None, prefix: int = 0):
         self.draft, self.backlog = draft, []
-        self.verifier = SimpleNamespace(left=lambda: left, position=torch.tensor([position]))
+        self.verifier = SimpleNamespace(left=lambda: left, prefix=[prefix])
 
 
 def test_a_draft_that_is_certain_of_everything_keeps_parents() -> None:
@@ -126,15 +126,24 @@ def test_after_a_long_text_a_node_costs_more() -> None:
     costs = toy_costs(3, a_token=FLAT)._replace(attention=Attention(per_verified=1 / STEP))
     draft = TableDraft(lambda row, path: torch.zeros(12))
 
-    def verified(position: int, costs: RoundCosts) -> int:
-        return int(Budget(INNER, costs=costs)(Left(None, draft, position), root_of(1)).sizes.sum())
+    def verified(prefix: int, costs: RoundCosts) -> int:
+        return int(Budget(INNER, costs=costs)(Left(None, draft, prefix), root_of(1)).sizes.sum())
 
-    near, far = (verified(position, costs) for position in (STEP - 1, STEP))
+    near, far = (verified(prefix, costs) for prefix in (STEP - 1, STEP))
     assert far < near == verified(STEP, toy_costs(3, a_token=FLAT))
     assert costs.seconds(2, (), 6, STEP) == costs.seconds(2, (), 6) + 6.0
     read = costs._replace(attention=Attention(per_row=1 / STEP))
     assert read.seconds(2, (), 6, STEP) == costs.seconds(2, (), 6) + 2.0
     assert verified(STEP, read) >= near, "what a round costs anyway is shared by more tokens"
+    later = costs._replace(attention=costs.attention._replace(after=STEP))
+    assert verified(STEP, later) == near, "the forwards were measured after as many tokens"
+
+
+def test_a_draft_is_asked_where_only_trees_after_long_texts_pay() -> None:
+    """A draft that costs more than a forward after a short text, whose prefix is then what a round costs."""
+    costs = toy_costs(3, per_level=2.0)
+    assert not Budget(INNER, costs=costs)._ever_drafts(1)
+    assert Budget(INNER, costs=costs._replace(attention=Attention(per_row=0.1)))._ever_drafts(1)
 
 
 def test_nodes_bound_what_the_costs_would_add() -> None:

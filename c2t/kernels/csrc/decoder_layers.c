@@ -517,10 +517,10 @@ static inline __attribute__((always_inline)) vector products(const void *query, 
 
 /* Scores of some queries, `from` their numbers, over `seen` slots: weights (queries, stride). */
 static inline __attribute__((always_inline)) void score(const queries *of, const void *const *from, const void *keys,
-                                                        const void *values, long seen, long dim, const int kind,
-                                                        float *weights, long stride) {
+                                                        long seen, long dim, const int kind, float *weights,
+                                                        long stride) {
     for (long j = 0; j < seen; j += W) {
-        if (of->first) fetch(keys, (j + W) * dim, W * dim, kind), fetch(values, j * dim, W * dim, kind);
+        if (of->first) fetch(keys, (j + W) * dim, W * dim, kind);
         const void *key[W];
         for (int i = 0; i < W; i++) key[i] = slot(keys, (j + i < seen ? j + i : seen - 1) * dim, kind);
         for (long q = 0; q < of->count; q++) AT(weights + q * stride + j) = products(from[q], key, dim, kind);
@@ -529,17 +529,14 @@ static inline __attribute__((always_inline)) void score(const queries *of, const
 
 #ifdef HAS_AMX
 /* The same in tiles. They compute keys by queries; queries by keys are stored. */
-static inline void score_in_tiles(const queries *of, const void *const *from, const void *keys, const void *values,
-                                  long seen, long dim, float *weights, long stride) {
+static inline void score_in_tiles(const queries *of, const void *const *from, const void *keys, long seen, long dim,
+                                  float *weights, long stride) {
     uint32_t words[dim / 2][W];
     for (long q = 0; q < W; q++)
         for (long d = 0; d < dim / 2; d++) words[d][q] = q < of->count ? ((const uint32_t *)from[q])[d] : 0;
     for (long j = 0, rows; j < seen; j += rows) {
         rows = seen - j < MAX_ROWS ? seen - j : MAX_ROWS;
-        if (of->first) {
-            fetch(keys, (j + rows) * dim, MAX_ROWS * dim, BF16_AMX);
-            fetch(values, j * dim, rows * dim, BF16_AMX);
-        }
+        if (of->first) fetch(keys, (j + rows) * dim, MAX_ROWS * dim, BF16_AMX);
         vector scores[MAX_ROWS];
         score_tiles(words, slot(keys, j * dim, BF16_AMX), dim, rows, (float (*)[W])scores);
         for (long half = 0; half < rows; half += W) {
@@ -613,10 +610,10 @@ static inline __attribute__((always_inline)) void attend_to(const queries *of, c
     }
 #ifdef HAS_AMX
     if (kind == BF16_AMX)
-        score_in_tiles(of, from, keys, values, seen, dim, weights, stride);
+        score_in_tiles(of, from, keys, seen, dim, weights, stride);
     else
 #endif
-        score(of, from, keys, values, seen, dim, kind, weights, stride);
+        score(of, from, keys, seen, dim, kind, weights, stride);
     float scale = of->scale;
     for (long q = 0; q < of->count; q++) {
         float *line = weights + q * stride;

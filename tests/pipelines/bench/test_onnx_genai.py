@@ -26,6 +26,7 @@ from pipelines.bench.programs import Program
 from pipelines.bench.sizes import Size, size_of_target
 from tests.models.gguf.small_files import CONFIGS
 from tests.pipelines.bench import recorded_onnx as library
+from tests.pipelines.bench.answers import answered
 from tests.pipelines.bench.counting_llama import VOCABULARY, following
 from tests.toys import Target, language_model
 
@@ -69,17 +70,7 @@ def greedy(prompt: list[int], limit: int, eos: list[int]) -> list[int]:
 
 def test_programs_answer_with_the_settings_of_each_way(ways: dict[str, list[Program]], tmp_path: Path) -> None:
     assert set(ways) == set(NAMES[1:])
-    for name, rivals in ways.items():
-        settings = [way.setting for way in rivals]
-        assert len(set(settings)) == len(settings)
-        [plain] = ways[plain_of(name)]
-        expected = plain.write([[1, 2, 1, 2]], [0], TASK)
-        assert expected.rounds == expected.new - 1
-        for way in rivals:
-            written = way.write([[1, 2, 1, 2]], [0], TASK)
-            assert written.tokens == expected.tokens
-            assert 0 < written.first < written.seconds
-            assert way.size == plain.size
+    assert all(way.size == plain.size for way, plain in answered(ways, plain_of, TASK))
     built = {path.parent.name: path.read_text() for path in tmp_path.glob("cache/onnx/*/*/options")}
     assert sorted(built) == [f"1-{kind}-{logits}" for kind in ("int4", "int8") for logits in ("all", "last")]
     assert built["1-int4-last"].endswith("prune_lm_head=true")

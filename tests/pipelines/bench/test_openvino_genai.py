@@ -26,6 +26,7 @@ from pipelines.bench.openvino_genai import NAMES, missing, plain_of, start
 from pipelines.bench.openvino_genai_files import BITS, exported, write_head
 from pipelines.bench.programs import Program
 from tests.pipelines.bench import recorded_openvino as library
+from tests.pipelines.bench.answers import answered
 
 HERE = Path(__file__).parent
 TASK = Task(12, Sampling(), frozenset({3}))
@@ -59,17 +60,7 @@ def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
 
 def test_programs_answer_with_the_settings_of_each_way(ways: dict[str, list[Program]]) -> None:
     assert set(ways) == {name for name in NAMES[1:] if "EAGLE-3" not in name}  # the pair has no such head
-    for name, rivals in ways.items():
-        settings = [way.setting for way in rivals]
-        assert len(set(settings)) == len(settings)
-        [plain] = ways[plain_of(name)]
-        expected = plain.write([[1, 2, 1, 2]], [0], TASK)
-        assert expected.rounds == expected.new - 1
-        for way in rivals:
-            written = way.write([[1, 2, 1, 2]], [0], TASK)
-            assert written.tokens == expected.tokens
-            assert 0 < written.first < written.seconds
-            assert way.size.bits == 8.0  # 100 bytes of 10 x 10 weights
+    assert all(way.size.bits == 8.0 for way, _ in answered(ways, plain_of, TASK)), "100 bytes of 10 x 10 weights"
 
 
 @pytest.mark.parametrize("way", [worker.PLAIN, worker.LOOKUP, worker.EAGLE3])
