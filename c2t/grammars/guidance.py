@@ -6,6 +6,7 @@ never sees a forbidden token either, since that leaves it in error for good.
 
 import re
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from c2t.errors import InputError, installed_by, one_line, refusing
@@ -64,7 +65,8 @@ class GuidanceMatcher:
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
-        return self._matcher.compute_ff_tokens()
+        tokens = self._matcher.compute_ff_tokens()  # of these, a special one may be text that only looks like it
+        return list(takewhile(lambda token: not self._tokens.is_special_token(token), tokens))
 
 
 class Compiled:

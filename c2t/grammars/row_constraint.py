@@ -18,9 +18,9 @@ class RowConstraint:
     """State of a constraint after the committed text, root included, and its masks after nodes of a round's tree.
 
     A node is identified by its path from the root. The matcher walks from node to node by taking tokens back, which
-    costs less than a copy of it for each node. begin(): returns a matcher at the beginning of the text. vocabulary: its
-    size. eos: tokens that end the text. nothing: the mask of no token. seconds: time spent in matchers so far.
-    given_up: how often one has given up, and begun again.
+    costs less than a copy of it for each node. Along tokens that must follow it is not asked again. begin(): returns a
+    matcher at the beginning of the text. vocabulary: its size. eos: tokens that end the text. nothing: the mask of no
+    token. seconds: time spent in matchers so far. given_up: how often one has given up, and begun again.
     """
 
     def __init__(self, begin: Callable[[], Matcher], vocabulary: int, eos: frozenset[int]):
@@ -31,6 +31,7 @@ class RowConstraint:
         self._text: list[int] = []  # committed
         self._at: Path = ()  # what the matcher has consumed after the root
         self._masks: dict[Path, Mask | None] = {}
+        self._forced: dict[Path, int] = {}  # path -> the only token that may follow it
         self._room: list[Mask] = []  # reused from round to round
 
     @classmethod
@@ -58,6 +59,8 @@ class RowConstraint:
         self._text += path
         self._at = ()
         self._masks.clear()
+        count = len(path)  # plain decoding stands on the same run of forced tokens, so it goes on
+        self._forced = {run[count:]: token for run, token in self._forced.items() if run[:count] == path}
 
     def mask(self, path: Path) -> Mask | None:
         """Return the tokens that may follow a path. None where nothing may be drafted: after the end of the text, and
@@ -78,11 +81,14 @@ class RowConstraint:
 
     def forced(self, path: Path) -> Path:
         """Return the tokens that must follow a path."""
-        mask = self.mask(path)
-        if mask is None or mask.only is None:  # most leaves, and asking the matcher costs as much as a mask
-            return ()
-        tokens = self._before_end(self._ask(path, lambda matcher: matcher.forced()))
-        return tokens if tokens[:1] == (mask.only,) else ()
+        if not path:
+            self.mask(path)  # which the draft needs anyway
+        elif path not in self._masks and path not in self._forced and self._possible(path):
+            self._ask_forced(path)  # a mask would cost several times as much, and most leaves need none
+        end = path
+        while (token := self._forced.get(end)) is not None:
+            end = (*end, token)
+        return end[len(path) :]
 
     def _possible(self, path: Path) -> bool:
         """Return True if the text may continue after this path."""
@@ -96,11 +102,26 @@ class RowConstraint:
         while number >= len(self._room):
             self._room.append(Mask(self.size))
         mask = self._room[number]
+        if path in self._forced:
+            mask.set_only(self._forced[path])
+            return mask
         try:
             self._ask(path, lambda matcher: matcher.fill(mask))
         except InputError:  # another path may still be possible
             mask.words.fill(0)
+        if (only := mask.only) is not None and only not in self.eos:
+            self._ask_forced(path, only)
         return mask
+
+    def _ask_forced(self, path: Path, only: int | None = None) -> None:
+        """Ask which tokens must follow a path. only: the one that may follow, where its mask is known."""
+        try:
+            tokens = self._before_end(self._ask(path, lambda matcher: matcher.forced()))
+        except InputError:
+            tokens = ()
+        if only is not None and tokens[:1] != (only,):
+            tokens = (only,)
+        self._forced |= {(*path, *tokens[:index]): token for index, token in enumerate(tokens)}
 
     def _ask(self, path: Path, question: Callable[[Matcher], Any]) -> Any:
         """Return the matcher's answer after a path. One that gives up, perhaps by what it was asked before, starts

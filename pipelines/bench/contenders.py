@@ -25,7 +25,7 @@ PLAIN, TREE, HIERARCHICAL = "c2t, plain", "c2t, tree", "c2t, hierarchical"
 ROUNDED = {"c2t in int8": torch.int8, "c2t in int4": torch.int4}  # c2t with another model: its target in fewer bits
 LOOKUP, COMPILED = "transformers, prompt lookup", "transformers, torch.compile"
 DTYPES = ("float32", "bfloat16")
-HALF = f"transformers, {DTYPES[1]}"
+LOOPS = tuple(f"transformers, {dtype}" for dtype in DTYPES)
 LOOKED_UP = (3, 5, 10)  # tokens that prompt lookup copies in a round
 CACHED = 256  # tokens of a compiled step's cache, unless a text is longer: the step reads all of them
 
@@ -222,7 +222,7 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
     if tree is not chosen:
         ours.append(Ours(HIERARCHICAL, how(chosen), pair, chosen))
     models = {name: stock(pair, name) for name in DTYPES}
-    loops = [Transformers(f"transformers, {name}", "", model) for name, model in models.items()]
+    loops = [Transformers(name, "", model) for name, model in zip(LOOPS, models.values(), strict=True)]
     if batch > 1:
         return Contenders(ours, loops, {})
     lookup = [

@@ -46,8 +46,8 @@ from pipelines import terminal
 from pipelines.bench import llama_cpp, onnx_genai, openvino_genai, upstream_eagle
 from pipelines.bench.contenders import (
     COMPILED,
-    HALF,
     LOOKUP,
+    LOOPS,
     PLAIN,
     ROUNDED,
     Contender,
@@ -73,7 +73,7 @@ ALL = "all"
 # Programs of their own. NAMES: of a module's contenders, after the name of all of them, which may be the only one.
 PROGRAMS = (llama_cpp, openvino_genai, onnx_genai, upstream_eagle)
 # Names for --skip.
-OTHERS = (*ROUNDED, LOOKUP, COMPILED, HALF, *(name for program in PROGRAMS for name in program.NAMES))
+OTHERS = (*ROUNDED, LOOKUP, COMPILED, *LOOPS, *(name for program in PROGRAMS for name in program.NAMES))
 Report = Callable[[], None]
 
 
@@ -97,14 +97,14 @@ class Result(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Results by contender. base: those of the faster one of transformers' plain loops."""
+    """Results by contender. base: those of the faster one of transformers' plain loops, None without any."""
 
     results: dict[str, Result]
-    base: Result
+    base: Result | None
 
     def __add__(self, other: "Comparison") -> "Comparison":
         both = {name: result + other.results[name] for name, result in self.results.items()}
-        return Comparison(both, self.base + other.base)
+        return Comparison(both, self.base and other.base and self.base + other.base)
 
 
 def compare(
@@ -113,7 +113,7 @@ def compare(
     """Decode the judged batches of a set with every contender; settings are chosen on the others. report(): counts
     calls."""
     choose = partial(fastest, batches=others, task=task, report=report)
-    base = choose(field.generate)
+    base = choose(field.generate) if field.generate else None
     best = [choose(rivals) for rivals in field.others.values()]
     for contender in field.ours:
         choose([contender])  # which warms it up
@@ -123,7 +123,7 @@ def compare(
         for contender in random.Random(number).sample(order, len(order)):
             results[contender.name].written.append(contender.write(*batch, task))
             report()
-    return Comparison(results, results[base.name])
+    return Comparison(results, base and results[base.name])
 
 
 def fastest(rivals: Sequence[Contender], batches: Sequence[Batch], task: Task, report: Report) -> Contender:
@@ -159,7 +159,7 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
     gb_per_second: see `memory`.
     """
     elsewhere = {other: of for other, of in comparison.results.items() if plain_elsewhere(other) == other}
-    float32 = comparison.results["transformers, float32"]
+    float32 = comparison.results.get(LOOPS[0])
     for name, result in comparison.results.items():
         kind, _, _ = name.partition(", ")
         plain = comparison.results[plain_in(kind) if kind in ROUNDED else PLAIN]
@@ -172,11 +172,11 @@ def figures(comparison: Comparison, sampled: bool) -> Iterator[dict[str, Any]]:
             "setting": ", ".join(filter(None, result.settings)),
             "tokens_per_second": speed(result.written),
             **ratios(result, plain, "plain"),
-            **ratios(result, comparison.base, "transformers"),
+            **(ratios(result, comparison.base, "transformers") if comparison.base else {}),
             **(ratios(result, same, "own") if other_plain and same else {}),
             "against": {other: speed_over(result, of) for other, of in elsewhere.items()},
             "equal_to_plain": None if same is None or (sampled and not ours) else equal(result, same),
-            "equal_to_float32": None if sampled or other_plain else equal(result, float32),
+            "equal_to_float32": None if sampled or other_plain or not float32 else equal(result, float32),
             **(counts.figures() if counts else {"new_tokens": sum(text.new for text in result.written)}),
             "seconds": sum(text.seconds for text in result.written),
             "first_token_seconds": sum(text.first for text in result.written),
@@ -270,19 +270,15 @@ def main(
     for name in skipped:
         if name not in OTHERS:
             raise InputError(f"--skip {name!r} is none of: {'; '.join(OTHERS)}")
-    if HALF in skipped and batch > 1:
-        raise InputError(f"--skip {HALF!r}: in a batch it may be the faster loop, which the ratios are over")
+    for name in skipped if batch > 1 else ():
+        if name in LOOPS:
+            raise InputError(f"--skip {name!r}: in a batch it may be the faster loop, which the ratios are over")
     if sets is None and data is None:
         prompts_of = {path.stem: read_prompts(path) for path in default_prompts(pair, "bench")}
     else:
         prompts_of = prompt_sets(sets.split(",") if sets else FOLDERS, data)
-    wanted = prompts + CHOSEN_ON * batch
-    for name, available in prompts_of.items():
-        if len(available) < wanted:
-            raise InputError(
-                f"{name} has {len(available)} prompts: judging {prompts} and choosing settings on {CHOSEN_ON * batch} "
-                f"others takes {wanted}; lower --prompts or --batch"
-            )
+    of_pair = [prompt for path in default_prompts(pair, "bench") for prompt in read_prompts(path)]
+    parts = {name: divided(name, available, prompts, of_pair, batch) for name, available in prompts_of.items()}
     check_idle()  # before minutes of loading
     loaded = load_pair(pair, draft=draft)
     ours, chosen = policy_of(loaded, policy, batch, temperature)
@@ -322,13 +318,12 @@ def main(
             field.others.pop(name, None)
         check_idle()
         per_set, done = calls(field, -(-prompts // batch)), count(1)
-        for name, available in prompts_of.items():
+        for name, of_set in parts.items():
 
             def advance(name: str = name) -> None:
-                report(next(done), per_set * len(prompts_of), name)
+                report(next(done), per_set * len(parts), name)
 
-            taken = spread(available, wanted)
-            judged, others = (batches(loaded, part, batch, task) for part in (taken[:prompts], taken[prompts:]))
+            judged, others = (batches(loaded, part, batch, task) for part in of_set)
             comparisons[name] = compare(field, judged, others, task, advance)
     if len(comparisons) > 1:
         first, *rest = comparisons.values()
@@ -337,6 +332,22 @@ def main(
         rows = list(figures(comparison, temperature > 0))
         show(f"{name}: T = {temperature:g}, batch {batch}, {torch.get_num_threads()} threads", rows)
         append(json, "bench decoding", ({"set": name, **row} for row in rows), configuration)
+
+
+def divided(
+    name: str, of_set: Sequence[Prompt], judged: int, of_pair: Sequence[Prompt], batch: int
+) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
+    """Return prompts to judge on, and those that settings are chosen on: the rest of the set, or where that is too
+    small the pair's own. InputError where neither is enough."""
+    others = CHOSEN_ON * batch
+    taken = spread(of_set, judged + others)
+    rest = taken[judged:] if len(taken) == judged + others else [prompt for prompt in of_pair if prompt not in of_set]
+    if len(taken) < judged or len(rest) < others:
+        raise InputError(
+            f"{name} has {len(of_set)} prompts: judging {judged} and choosing settings on {others} others takes "
+            f"{judged + others}; lower --prompts or --batch"
+        )
+    return taken[:judged], rest[:others]
 
 
 def in_fewer_bits(
@@ -373,7 +384,7 @@ def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
             row["setting"],
             f"{row['tokens_per_second']:.1f}",
             short(row["against_plain"]),
-            short(row["against_transformers"]),
+            short(row["against_transformers"]) if "against_transformers" in row else None,
             1 + row["tau"] if "tau" in row else None,
             row.get("gamma"),
             row["equal_to_plain"],

@@ -88,7 +88,7 @@ def origin() -> str:
 
 
 def by_processor() -> str:
-    """Return c2t's ways on the machine of `speed.own_speed` and on this one, all sets together."""
+    """Return c2t's ways on the machine of `speed.first_run` and on this one, all sets together."""
     machines = first_run()[ALL], ways()
     rows = []
     for name in (name for name in machines[0] if name in machines[1] and name.startswith("c2t")):

@@ -9,12 +9,6 @@ from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
 
 TREE, STAGED = "tree", "hierarchical"
 WAYS = {"rehearsed": STAGED}  # what ways of older result lines are called
-OWN_WAYS = {  # of contenders, with what the README calls them
-    "c2t, plain": "plain decoding",
-    "c2t, tree": "tree: a threshold, with n-grams of the text",
-    "c2t, hierarchical": "self-speculation with int4 weights on top",
-    "c2t in int8, tree": "tree, target in int8 (over int8 plain decoding)",
-}
 SETS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "mt_bench": "MT-bench", "all": "all three"}
 
 
@@ -87,21 +81,6 @@ def first_run() -> dict[str, dict[str, Line]]:
         if run.texts == shortest:
             by_set.setdefault(run.set, {})[run.contender] = line
     return by_set
-
-
-def own_speed() -> str:
-    """Return the tokens/s of c2t's ways over its own plain decoding in the same arithmetic, all sets together."""
-    ways, rows = first_run()["all"], []
-    for contender, way in OWN_WAYS.items():
-        figures = ways[contender]["figures"]
-        assert figures["equal_to_plain"] == 1, "the page says that no text differs"
-        ratio = interval(figures["against_plain"])
-        rows.append((way, f"{figures['tokens_per_second']:.0f}", ratio))
-    line = ways["c2t, plain"]
-    run = line["configuration"]
-    prompts = f"SmolLM2-135M, {run['prompts']} prompts each of MT-bench, GSM8K and HumanEval"
-    note = source(line, prompts, f"up to {run['max_new_tokens']} new tokens, temperature 0", computed(run), BY_PROMPT)
-    return table(("way to decode", "tokens/s", "speed over plain decoding"), rows, note)
 
 
 def same_text() -> str:

@@ -12,11 +12,22 @@ from c2t.errors import InputError
 from c2t.kernels.decoder_layers import Kind, works
 from c2t.policies import Plain
 from c2t.policies.spec import describe
+from c2t.replay.prompts import Prompt
 from c2t.sampling import Sampling
 from pipelines.bench import decoding
 from pipelines.bench.__main__ import app
 from pipelines.bench.contenders import ROUNDED, Contenders, Task, Written
-from pipelines.bench.decoding import Batch, Comparison, Result, calls, compare, figures, in_fewer_bits
+from pipelines.bench.decoding import (
+    CHOSEN_ON,
+    Batch,
+    Comparison,
+    Result,
+    calls,
+    compare,
+    divided,
+    figures,
+    in_fewer_bits,
+)
 from pipelines.bench.sizes import Size
 from tests.rounding import figure
 
@@ -127,6 +138,22 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
     found = lines(out, "--prompts", "1", "--skip", "transformers, prompt lookup", "--skip", "transformers, bfloat16")
     assert sorted(found) == ["c2t, plain", "c2t, tree", "transformers, float32"]
+    skipped = [
+        word for name in ("prompt lookup", "bfloat16", "float32") for word in ("--skip", f"transformers, {name}")
+    ]
+    alone = lines(tmp_path / "alone.jsonl", "--prompts", "1", *skipped)
+    assert sorted(alone) == ["c2t, plain", "c2t, tree"]
+    assert alone["c2t, tree"]["equal_to_plain"] == 1.0
+    assert "against_transformers" not in alone["c2t, tree"]
+    assert alone["c2t, tree"]["equal_to_float32"] is None
+
+
+def test_a_set_without_other_prompts_is_judged_whole() -> None:
+    of_set, of_pair = ([Prompt(number, name, [f"{name} {number}"], name) for number in range(4)] for name in "ab")
+    whole = divided("a", of_set, 4, [*of_set[:1], *of_pair], 1)
+    assert whole == (of_set, of_pair[:CHOSEN_ON])
+    judged, others = divided("a", of_set, 2, of_pair, 1)
+    assert (judged, others) == (of_set[:2], of_set[2:])
 
 
 @pytest.mark.skipif(Kind.INT8 not in works(), reason="this processor has no products of bytes")

@@ -1,0 +1,59 @@
+"""Tables of smollm2's trees by set of prompts, by `pipelines.bench decoding --sets`."""
+
+from pipelines.bench.contenders import HIERARCHICAL, PLAIN, TREE
+from pipelines.bench.decoding import ALL
+from pipelines.bench.prompt_sets.sets import FOLDERS
+from pipelines.docs.cells import interval, lengths, table
+from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
+from pipelines.docs.speed import SETS
+
+NAMES = {
+    **{name: SETS[name] for name in FOLDERS},
+    "problems": "problems of mathematics",
+    "functions": "Python functions",
+    ALL: "these five",
+    "languages": "ten languages",
+}
+WAYS = {  # what the README calls them
+    "c2t, plain": "plain decoding",
+    "c2t, tree": "tree: a threshold, with n-grams of the text",
+    "c2t, hierarchical": "self-speculation with int4 weights on top",
+    "c2t in int8, tree": "tree, target in int8 (over int8 plain decoding)",
+}
+
+
+def by_set() -> dict[str, dict[str, Line]]:
+    """Return the lines by set and way."""
+    ways: dict[str, dict[str, Line]] = {}
+    for line in lines("sets.jsonl"):
+        ways.setdefault(line["figures"]["set"], {})[line["figures"]["contender"]] = line
+    return ways
+
+
+def own_speed() -> str:
+    """Return the tokens/s of c2t's ways over its own plain decoding in the same arithmetic, five sets together."""
+    ways, rows = by_set()[ALL], []
+    for contender, way in WAYS.items():
+        figures = ways[contender]["figures"]
+        assert figures["equal_to_plain"] == 1, "the page says that no text differs"
+        rows.append((way, f"{figures['tokens_per_second']:.0f}", interval(figures["against_plain"])))
+    return table(("way to decode", "tokens/s", "speed over plain decoding"), rows, origin("SmolLM2-135M"))
+
+
+def sets() -> str:
+    """Return the ratios over plain decoding of each set and of all, and the tree's acceptance length."""
+    rows = []
+    for name, ways in ((NAMES[key], by_set()[key]) for key in NAMES):
+        plain, tree, hierarchical = (ways[way]["figures"] for way in (PLAIN, TREE, HIERARCHICAL))
+        ratios = (interval(figures["against_plain"]) for figures in (tree, hierarchical))
+        rows.append((name, f"{plain['tokens_per_second']:.0f}", *ratios, lengths(tree["tau"])[0]))
+    columns = ("prompts", "plain, tokens/s", "tree / plain", "hierarchical / plain", "acceptance length of the tree")
+    return table(columns, rows, origin())
+
+
+def origin(*model: str) -> str:
+    """Return where the lines were measured, in small print."""
+    line = by_set()[ALL][PLAIN]
+    run = line["configuration"]
+    how = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
+    return source(line, *model, how, computed(run), BY_PROMPT)
