@@ -5,7 +5,7 @@ from pipelines.bench.decoding import ALL
 from pipelines.bench.prompt_sets.sets import FOLDERS
 from pipelines.docs.cells import interval, lengths, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
-from pipelines.docs.speed import SETS
+from pipelines.docs.speed import SETS, kind, origins, runs
 
 NAMES = {
     **{name: SETS[name] for name in FOLDERS},
@@ -33,27 +33,34 @@ def by_set() -> dict[str, dict[str, Line]]:
 def own_speed() -> str:
     """Return the tokens/s of c2t's ways over its own plain decoding in the same arithmetic, five sets together."""
     ways, rows = by_set()[ALL], []
+    sets = ", ".join(list(NAMES.values())[: list(NAMES).index(ALL)])
     for contender, way in WAYS.items():
         figures = ways[contender]["figures"]
         assert figures["equal_to_plain"] == 1, "the page says that no text differs"
         rows.append((way, f"{figures['tokens_per_second']:.0f}", interval(figures["against_plain"])))
-    return table(("way to decode", "tokens/s", "speed over plain decoding"), rows, origin("SmolLM2-135M"))
+    return table(("way to decode", "tokens/s", "speed over plain decoding"), rows, origin(f"SmolLM2-135M; {sets}"))
 
 
-def sets() -> str:
-    """Return the ratios over plain decoding of each set and of all, and the tree's acceptance length."""
+def by_texts() -> str:
+    """Return the trees' speeds over plain decoding by set, in the run of `own_speed`, and by kind of text."""
+    shown = {name: by_set()[key] for key, name in NAMES.items()}
+    measured = {run: line for run, line in runs().items() if run.set == ALL and run.texts.batch == 1}
+    for run, line in measured.items():
+        if run.texts != min(of.texts for of in measured):
+            shown.setdefault(f"{SETS[ALL]}, {kind(run.texts)}", {})[run.contender] = line
     rows = []
-    for name, ways in ((NAMES[key], by_set()[key]) for key in NAMES):
-        plain, tree, hierarchical = (ways[way]["figures"] for way in (PLAIN, TREE, HIERARCHICAL))
-        ratios = (interval(figures["against_plain"]) for figures in (tree, hierarchical))
-        rows.append((name, f"{plain['tokens_per_second']:.0f}", *ratios, lengths(tree["tau"])[0]))
-    columns = ("prompts", "plain, tokens/s", "tree / plain", "hierarchical / plain", "acceptance length of the tree")
-    return table(columns, rows, origin())
+    for name, ways in shown.items():
+        tree, hierarchical = (ways.get(way, {}).get("figures", {}) for way in (TREE, HIERARCHICAL))
+        ratios = (interval(figures.get("against_plain")) for figures in (tree, hierarchical))
+        rows.append((name, lengths(tree["tau"])[0], *ratios))
+    columns = ("prompts", "acceptance length", "tree / plain", "hierarchical / plain")
+    others = [ways[TREE] for name, ways in shown.items() if name not in NAMES.values()]
+    return table(columns, rows, origins(others))
 
 
-def origin(*model: str) -> str:
+def origin(*more: str) -> str:
     """Return where the lines were measured, in small print."""
     line = by_set()[ALL][PLAIN]
     run = line["configuration"]
     how = f"{run['prompts']} prompts a set, up to {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
-    return source(line, *model, how, computed(run), BY_PROMPT)
+    return source(line, *more, how, computed(run), BY_PROMPT)

@@ -94,28 +94,9 @@ def same_text() -> str:
     return f"{min(shares):.0%}"
 
 
-def by_texts() -> str:
-    """Return the speed of smollm2's trees over plain decoding by kind of text, one prompt at a time."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    shown = []
-    measured = runs()
-    shortest = min(run.texts for run in measured)
-    for run, line in measured.items():
-        way = run.contender.removeprefix("c2t, ")
-        if way in (TREE, STAGED) and run.texts.batch == 1 and (run.set == "all" or run.texts == shortest):
-            ratio = interval(line["figures"]["against_plain"])
-            rows.setdefault((SETS[run.set], kind(run.texts)), {})[way] = ratio
-            shown.append(line)
-    cells = [(*texts, *(ways.get(way, "") for way in (TREE, STAGED))) for texts, ways in rows.items()]
-    return table(("prompts", "texts", "tree / plain", "hierarchical / plain"), cells, origins(shown))
-
-
 def decoding() -> str:
-    """Return the speeds of every way to decode; of the shortest greedy texts c2t's of each set, too."""
-    every = runs()
-    shortest = min(run.texts for run in every)
-    by_set = {run for run in every if run.texts == shortest and run.contender.startswith("c2t")}
-    measured = {run: line for run, line in every.items() if run.set == "all" or run in by_set}
+    """Return the speeds of every way to decode, all sets together."""
+    measured = {run: line for run, line in runs().items() if run.set == "all"}
     rows = []
     for run, line in measured.items():
         figures = line["figures"]
@@ -123,7 +104,7 @@ def decoding() -> str:
         read = (number(figures.get(name)) for name in ("bits_per_weight", "gb_per_second"))
         rows.append(
             (
-                f"{SETS[run.set]}, {kind(run.texts)}",
+                kind(run.texts),
                 run.contender,
                 f"{figures['tokens_per_second']:.0f}",
                 *(interval(figures[ratio]) for ratio in ("against_plain", "against_transformers")),
@@ -131,7 +112,7 @@ def decoding() -> str:
                 *read,
             )
         )
-    columns = ("prompts, texts", "way", "tokens/s", "/ plain", "/ transformers", "acceptance length", "gamma")
+    columns = ("texts", "way", "tokens/s", "/ plain", "/ transformers", "acceptance length", "gamma")
     return table((*columns, "bits a weight", "GB/s"), grouped(rows), origins(measured.values()))
 
 
