@@ -39,7 +39,7 @@ def drafts() -> None:
     They are the PLACE of --draft, a name with endings, and the MODEL of --model.
     """
     _show("Drafts; c2t info PAIR says which a pair has.", [(name, kind.summary) for name, kind in DRAFTS.items()])
-    endings = [(f"{text}[={end.number}]" if end.number else text, end.summary) for text, end in ENDINGS.items()]
+    endings = [(end.written(text), end.summary) for text, end in ENDINGS.items()]
     taps = f"{TAPS}2,18,33", "Let an EAGLE-3 head read these layers, where its config does not name them."
     _show("After a draft's name.", [*endings, taps])
     here = [name for name in checkpoints.names_with("target") if name not in PUBLISHED]

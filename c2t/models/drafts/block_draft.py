@@ -45,7 +45,13 @@ class ExpandedPaths(NamedTuple):
 
 class BlockDraft(BaseDraft):
     """Draft made of a block drafter and an LM head, its own or the target's, with one session per generation. It reads
-    the path if it has a sequential head other than that for confidence, a selector or TreeFlash's correction."""
+    the path if it has a sequential head other than that for confidence, a selector or TreeFlash's correction.
+
+    candidates: of each depth, how many tokens a sequential head has a bias for: those most probable without it. All
+    others have probability 0. None: all tokens have one.
+    """
+
+    candidates: int | None = None
 
     def __init__(self, head: BlockHead, lm_head: nn.Module):
         self.head, self.sequential, self.vocabulary = head, head.sequential, None
@@ -71,6 +77,14 @@ class BlockDraft(BaseDraft):
         other = copy.copy(self)
         other.head = self.head.realigned()
         return other if other.head.drafts else None
+
+    def among(self, candidates: int) -> "BlockDraft | None":
+        """See `BaseDraft.among`."""
+        if self.sequential is None:
+            return None
+        other = copy.copy(self)
+        other.candidates = candidates if candidates < self.sequential.out.weight.shape[0] else None
+        return other
 
     def session(self) -> "BlockSession":
         """Return a new session for one generation."""
@@ -120,7 +134,7 @@ class BlockSession:
         depth = (depth + 1).clamp(max=self.head.drafts)
         rows: NextTokenDistributions = AtDepth(self.ahead, depth)
         if self.draft.sequential is not None:
-            rows = self.latest = self._after(self.draft.sequential, rows.hidden, token, depth, parent, slots)
+            rows = self.latest = self._after(self.draft.sequential, rows, token, depth, parent, slots)
         if self.head.ar_approximation is not None:
             rows = self.latest = self._corrected(self.head.ar_approximation, rows.hidden, token, depth, slots)
         if self.head.candidate_selector is not None:
@@ -131,14 +145,15 @@ class BlockSession:
     def _after(
         self,
         head: SequentialHead,
-        hidden: Float[Tensor, "B F H"],
+        rows: NextTokenDistributions,
         token: Int[Tensor, "B F"],
         depth: Int[Tensor, "B F"],
         parent: Int[Tensor, "B F"],
         slots: Int[Tensor, "B F"],
     ) -> NextTokenDistributions:
-        """Return the distributions after the paths to these slots; for slots >= 0 only."""
-        real, before = computed(slots >= 0), hidden[..., :0]
+        """Return the distributions after the paths to these slots, of those of their depths; for slots >= 0 only."""
+        real, hidden = computed(slots >= 0), rows.hidden
+        before = hidden[..., :0]
         if head.state_size:
             self.paths = self.paths or ExpandedPaths.of_roots(len(slots), head.state_size, hidden)
             before = self.paths.states_at(parent)
@@ -146,7 +161,13 @@ class BlockSession:
         if head.state_size:
             self.paths = self.paths.extended(slots, states)
         has_bias = (depth >= head.first_depth) & (depth < self.head.drafts)
-        bias = self.draft.bias(real.take(read * has_bias[..., None]))  # of zeros it is 0
+        read = read * has_bias[..., None]  # of zeros the bias is 0
+        if self.draft.candidates is not None:
+            tokens, log_probs = rows.top(self.draft.candidates)
+            index = _indices(rows, tokens)
+            bias = (head.out.weight[index] @ read[..., None])[..., 0]
+            return self._among(rows, index, log_probs + bias, depth)
+        bias = self.draft.bias(real.take(read))
         logits = self.ahead.drafted[real.row, real.take(depth)] + bias
         return NextTokenDistributions(logits, hidden, self.draft.vocabulary, real)
 
@@ -176,8 +197,17 @@ class BlockSession:
         """Return the distributions over each depth's candidates after these tokens."""
         candidates, log_probs = rows.top(min(self.head.form.dflash2.top_k, rows.size))
         scores = log_probs + selector(token, rows.hidden, candidates)
-        index = candidates if rows.vocabulary is None else rows.vocabulary.indices(candidates, None)
-        shape = (*token.shape, rows.size)
+        return self._among(rows, _indices(rows, candidates), scores, depth)
+
+    def _among(
+        self,
+        rows: NextTokenDistributions,
+        index: Int[Tensor, "B F c"],
+        scores: Float[Tensor, "B F c"],
+        depth: Int[Tensor, "B F"],
+    ) -> NextTokenDistributions:
+        """Return the distributions over some logits' tokens with these scores; below the last depth over all."""
+        shape = (*depth.shape, rows.size)
         logits = scores.new_full(shape, float("-inf")).scatter_(-1, index, scores)
         return rows.with_logits(logits.masked_fill_((depth == self.head.drafts)[..., None], 0.0), None)
 
@@ -229,3 +259,8 @@ class BlockSession:
         """See `DraftSession.join`."""
         self.cache.join(other.cache)
         self._begin(torch.cat([self.roots, other.roots]))
+
+
+def _indices(rows: NextTokenDistributions, tokens: Int[Tensor, "B F c"]) -> Int[Tensor, "B F c"]:
+    """Return where the logits of these tokens stand."""
+    return tokens if rows.vocabulary is None else rows.vocabulary.indices(tokens, None)

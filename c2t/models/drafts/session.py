@@ -47,6 +47,10 @@ class BaseDraft(ABC):
         """Return the draft as it would be if its files were read in another alignment; None if they have only one."""
         return None
 
+    def among(self, candidates: int) -> "BaseDraft | None":
+        """Return the draft with so many candidates of each depth for a bias of the path; None if it has no bias."""
+        return None
+
     @abstractmethod
     def session(self) -> "DraftSession":
         """Return a new session for one generation."""

@@ -103,20 +103,20 @@ def load_pair(
     it gets the one that `default_draft` knows. draft: may also name one of the pair's own drafts, or "lookup", which
     drafts from the text alone, without a model. "+ngrams" at its end mixes it with the text's n-grams
     (`c2t.models.wrappers.ngrams`), "+ngrams=WEIGHT" does so without what was learned; "+fit" or "+bigrams" before that
-    reweights a draft by the path, by a file that comes with it (`c2t.models.wrappers.reweighted`); "+taps=2,18,33"
-    before that names the layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it
-    clearly, and "+anchor=yes" or "+anchor=no" whether a block drafter drafts from the anchor. device: by default a GPU
-    if there is one, else the CPU. dtype: by default the checkpoint's; on a CPU, without device_map, what
-    `default_dtype` says if the draft has no model, is a language model, or has an EAGLE layer, which is rounded to 8
-    bits then where that is faster; else float32. torch.int8: the target's layers and LM head, and an EAGLE layer, are
-    computed in 8 bits; torch.int4: the target's layers in 4 bits, and its LM head except for the largest logits. A GGUF
-    file's blocks are computed with as they are, where this machine and the family can; it is called int4 if some have 4
-    bits, else int8. device_map: spreads a large target over devices as in transformers. trust_remote_code: run the
-    Python code that comes with the files of target and draft, which are refused without it if they ask for that.
-    tensor_parallel: split the target over the processes of torchrun (`c2t.models.target.tensor_parallel`); each has a
-    whole draft. The target of smollm2 is converted from its package the first time. Warns of a head that was trained
-    for other weights of the target. Raises InputError for unknown names, unreadable checkpoints, and parts that do not
-    fit each other.
+    reweights a draft by the path, by a file that comes with it (`c2t.models.wrappers.reweighted`); "+candidates=K"
+    there drafts K tokens of a depth only (`c2t.models.wrappers.candidates`); "+taps=2,18,33" before that names the
+    layers of the target whose inputs an EAGLE-3 head reads, where its config does not say it clearly, and "+anchor=yes"
+    or "+anchor=no" whether a block drafter drafts from the anchor. device: by default a GPU if there is one, else the
+    CPU. dtype: by default the checkpoint's; on a CPU, without device_map, what `default_dtype` says if the draft has no
+    model, is a language model, or has an EAGLE layer, which is rounded to 8 bits then where that is faster; else
+    float32. torch.int8: the target's layers and LM head, and an EAGLE layer, are computed in 8 bits; torch.int4: the
+    target's layers in 4 bits, and its LM head except for the largest logits. A GGUF file's blocks are computed with as
+    they are, where this machine and the family can; it is called int4 if some have 4 bits, else int8. device_map:
+    spreads a large target over devices as in transformers. trust_remote_code: run the Python code that comes with the
+    files of target and draft, which are refused without it if they ask for that. tensor_parallel: split the target over
+    the processes of torchrun (`c2t.models.target.tensor_parallel`); each has a whole draft. The target of smollm2 is
+    converted from its package the first time. Warns of a head that was trained for other weights of the target. Raises
+    InputError for unknown names, unreadable checkpoints, and parts that do not fit each other.
     """
     for name, reference in (("pair", pair), ("target", target), ("draft", draft)):
         check_kind(name, reference, PLACES, "a name, a folder or a Hub id")

@@ -17,7 +17,7 @@ from c2t.storage import paths as checkpoints
 # The files that register drafts and endings, in the order in which help texts and error lines name them.
 for _file in ("drafts.heads", "drafts.language_model", "drafts.uniform"):
     import_module(f"c2t.models.{_file}")
-for _file in ("pmi_bigrams", "path_correction", "ngrams"):
+for _file in ("pmi_bigrams", "path_correction", "candidates", "ngrams"):
     import_module(f"c2t.models.wrappers.{_file}")
 
 PLACES = str | Path | None  # names of parts of a pair; None: the default one
@@ -83,14 +83,15 @@ def _split(draft: str | Path | None, layer: int) -> tuple[str | Path | None, dic
 
 def _number(draft: str | Path, text: str, written: str | None) -> float | None:
     """Return the number of an ending; InputError for none that it takes."""
-    if written is None:
+    ending = ENDINGS[text]
+    if written is None and not ending.needs_number:
         return None
     try:
-        number = float(written)
+        number = float(written or "")
     except ValueError as error:
-        word = ENDINGS[text].number
-        raise InputError(f"draft = {draft}: write {text}, or {text}={word} with a number") from error
-    ENDINGS[text].check(number)
+        other = "" if ending.needs_number else f"{text}, or "
+        raise InputError(f"draft = {draft}: write {other}{text}={ending.number} with a number") from error
+    ending.check(number)
     return number
 
 

@@ -69,16 +69,23 @@ class Ending:
 
     wrap: makes the new draft of the draft, the number (None: none was given), the draft's folder and the target. layer:
     endings of a name stand in the order of their layers, one of each. file: what it reads in the draft's folder, None
-    for nothing. number: a word for the number that may follow after "=", "" if none may. check: raises InputError for
-    a wrong number. summary: what it does, for a list of endings.
+    for nothing. number: a word for the number that may follow after "=", "" if none may; with needs_number it must.
+    check: raises InputError for a wrong number. summary: what it does, for a list of endings.
     """
 
     wrap: Callable[[BaseDraft, float | None, Path, Target], WrappedDraft]
     layer: int
     file: str | None = None
     number: str = ""
+    needs_number: bool = False
     check: Callable[[float], None] = lambda number: None
     summary: str = ""
+
+    def written(self, text: str) -> str:
+        """Return the ending `text` as it is written, a number that may be left out in brackets."""
+        if self.needs_number:
+            return f"{text}={self.number}"
+        return f"{text}[={self.number}]" if self.number else text
 
 
 DRAFTS: dict[str, DraftKind] = {}  # by name
