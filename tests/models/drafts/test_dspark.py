@@ -128,6 +128,13 @@ def test_formats_with_one_alignment_have_no_other(name: str, has_other: bool) ->
     assert (draft_of(*FORMS[name]).realigned() is not None) == has_other
 
 
+def test_a_wrong_reading_never_changes_the_text() -> None:
+    texts = {}
+    for name, draft in {"right": DRAFT, "other alignment": DRAFT.realigned(), "none": None}.items():
+        texts[name], _ = run(TARGET, draft, Eagle2(K=4, levels=3, N=12) if draft else Plain(), PROMPTS)
+    assert texts["right"] == texts["other alignment"] == texts["none"]
+
+
 @torch.no_grad()
 def test_the_root_has_a_bias() -> None:
     draft = draft_of()

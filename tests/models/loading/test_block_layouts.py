@@ -279,6 +279,8 @@ def test_the_user_names_the_alignment_in_the_drafts_name(tmp_path: Path) -> None
         (dflash(layer_types=["full_attention"]), "layer_types has 1 entries for 2 layers"),
         (dflash(layer_types=["linear_attention"] * 2), "layer_types"),
         (dflash(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
+        (dflash(is_neox_style=False), "is_neox_style = False is not supported, only True"),  # pairs of neighbours turn
+        (speculators("dflash", {"rope_is_neox_style": False}), "rope_is_neox_style = False is not supported"),
         (
             dflash(final_logit_softcapping=20.0),
             "final_logit_softcapping = 20.0 is not known in a head",

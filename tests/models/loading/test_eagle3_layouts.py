@@ -265,6 +265,7 @@ def test_a_head_may_leave_its_rows_to_the_target(tmp_path: Path) -> None:
         (flat(eagle_config={"new_gate": 0.5}), "new_gate = 0.5 is not known to c2t"),
         (flat(logit_scale=0.5), "logit_scale = 0.5 is not supported, only 1"),
         (flat(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported"),
+        (flat(is_neox_style=False), "is_neox_style = False is not"),
         (flat(quantization_config={"bits": 4}), "quantization_config = .* is not known"),
         (flat(layer_types=["chunked_attention"]), "layer_types = 'chunked_attention' is not supported"),
         (flat(layer_types=3), "layer_types = 3"),
