@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from c2t.kernels.masks import Mask
 
 Path = tuple[int, ...]  # tokens after the root
 MOST_GIVEN_UP = 8  # times that a matcher may give up before nothing more is drafted
+LONGEST_RUN = 32  # forced tokens that are remembered: a hostile expression may force a million
 DEAD_END = "the constraint allows no further token: no token of this model has the characters that it asks for"
 
 
@@ -80,11 +82,8 @@ class RowConstraint:
         return mask
 
     def forced(self, path: Path) -> Path:
-        """Return the tokens that must follow a path."""
-        if not path:
-            self.mask(path)  # which the draft needs anyway
-        elif path not in self._masks and path not in self._forced and self._possible(path):
-            self._ask_forced(path)  # a mask would cost several times as much, and most leaves need none
+        """Return the tokens that must follow a path, at most LONGEST_RUN."""
+        self.mask(path)
         end = path
         while (token := self._forced.get(end)) is not None:
             end = (*end, token)
@@ -110,18 +109,16 @@ class RowConstraint:
         except InputError:  # another path may still be possible
             mask.words.fill(0)
         if (only := mask.only) is not None and only not in self.eos:
-            self._ask_forced(path, only)
+            self._remember_run(path, only)
         return mask
 
-    def _ask_forced(self, path: Path, only: int | None = None) -> None:
-        """Ask which tokens must follow a path. only: the one that may follow, where its mask is known."""
-        try:
+    def _remember_run(self, path: Path, only: int) -> None:
+        """Ask for the tokens that must follow a path, where one alone may."""
+        run: Path = (only,)
+        with suppress(InputError):
             tokens = self._before_end(self._ask(path, lambda matcher: matcher.forced()))
-        except InputError:
-            tokens = ()
-        if only is not None and tokens[:1] != (only,):
-            tokens = (only,)
-        self._forced |= {(*path, *tokens[:index]): token for index, token in enumerate(tokens)}
+            run = tokens[:LONGEST_RUN] if tokens[:1] == run else run
+        self._forced |= {(*path, *run[:index]): token for index, token in enumerate(run)}
 
     def _ask(self, path: Path, question: Callable[[Matcher], Any]) -> Any:
         """Return the matcher's answer after a path. One that gives up, perhaps by what it was asked before, starts
