@@ -8,9 +8,10 @@ that are not judged. FOLDER holds gsm8k/, humaneval/ and mt_bench/ with question
 --sets are made here and need no folder (see `pipelines.bench.prompt_sets.sets`). Without either the pair's own prompts
 are used.
 
-Other processes must use less than 5 % of the cores; else the run is refused. Programs of their own compete where they
-are installed, and a line says how to get those that are not. Texts of the other programs are compared with their
-own plain decoding of the same weights.
+All have as many threads as torch: the cores, or `OMP_NUM_THREADS`, which `c2t tune` follows as well. Other processes
+must use less than 5 % of the cores; else the run is refused. Programs of their own compete where they are installed,
+and a line says how to get those that are not. Texts of the other programs are compared with their own plain decoding
+of the same weights.
 
 Where it can, c2t competes again with its target in 8 and in 4 bits, which are other models: their texts are compared
 with their own plain decoding.

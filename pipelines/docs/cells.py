@@ -1,6 +1,7 @@
 """Cells of tables, and tables of cells."""
 
 from collections.abc import Iterable, Sequence
+from math import isclose
 
 LENGTHS = ("acceptance length", "tau")  # the columns of `lengths`
 
@@ -11,9 +12,11 @@ def lengths(tau: float, form: str = ".2f") -> tuple[str, str]:
 
 
 def interval(ratio: Iterable[float | None] | None) -> str:
-    """Return "1.05 (1.01-1.07)" of a ratio and the ends of its interval, which may be None; "" for no ratio."""
+    """Return "1.05 (1.01-1.07)" of a ratio and the ends of its interval, which may be None; "1.00" for
+    what is compared with itself, "" for no ratio."""
     estimate, low, high = ratio or (None, None, None)
-    return number(estimate, ".2f") + ("" if low is None else f" ({low:.2f}-{high:.2f})")
+    exact = low is None or (isclose(low, 1) and isclose(high, 1))
+    return number(estimate, ".2f") + ("" if exact else f" ({low:.2f}-{high:.2f})")
 
 
 def number(value: float | None, form: str = ".1f") -> str:

@@ -20,7 +20,7 @@ def lines(name: str) -> list[Line]:
 
 def computed(run: Line) -> str:
     """Return how a measurement was computed: with how many threads, and in which dtype if the line says so."""
-    return f"{run['threads']} threads" + (f", {run['dtype']}" if "dtype" in run else "")
+    return f"{run['threads']} thread{'s' * (run['threads'] > 1)}" + (f", {run['dtype']}" if "dtype" in run else "")
 
 
 def size(run: Line, prompts: int | None = None) -> str:

@@ -7,11 +7,20 @@ from pipelines.docs.speed import first_run
 # Bits a weight at most, with its scales. transformers' float32 and bfloat16 have no size in their lines.
 CLASSES = {"16 bits and more": float("inf"), "8 bits": 12.0, "4 bits": 6.0}
 ALL, PLAIN = "all", "c2t, plain"  # all sets together, and a way that every run has
+Ways = dict[str, Line]  # by contender
 
 
-def ways() -> dict[str, Line]:
-    """Return the lines of all sets together, by contender; a later run stands for an earlier one."""
-    return {line["figures"]["contender"]: line for line in lines("rivals.jsonl") if line["figures"]["set"] == ALL}
+def lines_of(threads: int | None = None) -> list[Line]:
+    """Return the lines of runs with this many threads, by default with the most that one had."""
+    by_threads: dict[int, list[Line]] = {}
+    for line in lines("rivals.jsonl"):
+        by_threads.setdefault(line["configuration"]["threads"], []).append(line)
+    return by_threads.get(max(by_threads) if threads is None else threads, [])
+
+
+def ways(threads: int | None = None) -> Ways:
+    """Return the lines of a run's sets together; a later run stands for an earlier one."""
+    return {line["figures"]["contender"]: line for line in lines_of(threads) if line["figures"]["set"] == ALL}
 
 
 def bits_class(way: Line) -> str:
@@ -25,10 +34,10 @@ def speed(way: Line) -> float:
     return way["figures"]["tokens_per_second"]
 
 
-def over_others(way: Line) -> list[float] | None:
-    """Return the ratio over the fastest plain decoding of a program other than c2t with as many bits; None without
-    one."""
-    others = {name: ways()[name] for name in way["figures"]["against"]}
+def over_others(way: Line, run: Ways) -> list[float] | None:
+    """Return the ratio over the fastest plain decoding of a program other than c2t with as many bits, in the same run;
+    None without one."""
+    others = {name: run[name] for name in way["figures"]["against"]}
     same = [name for name, other in others.items() if bits_class(other) == bits_class(way)]
     fastest = max(same, key=lambda name: speed(others[name]), default=None)
     return way["figures"]["against"].get(fastest)
@@ -41,14 +50,15 @@ def over_own(name: str, figures: Line) -> list[float] | None:
 
 
 def rivals() -> str:
-    """Return every way to decode: the most bits a weight first, and of as many bits the fastest first."""
-    texts = sum(line["figures"]["contender"] == PLAIN for line in lines("rivals.jsonl")) - 1  # sets, without their sum
-    texts *= ways()[PLAIN]["configuration"]["prompts"]
+    """Return every way to decode: the most bits a weight first, and of as many bits the fastest first. Its speed by one
+    thread is that of another run, if there is one."""
+    every, single = ways(), ways(threads=1)
+    texts = len({line["figures"]["set"] for line in lines_of()} - {ALL}) * every[PLAIN]["configuration"]["prompts"]
     rows = []
     for bits in CLASSES:
-        of_class = {name: way for name, way in ways().items() if bits_class(way) == bits}
-        for name in sorted(of_class, key=lambda name: speed(ways()[name]), reverse=True):
-            way = of_class[name]
+        of_class = {name: way for name, way in every.items() if bits_class(way) == bits}
+        for name in sorted(of_class, key=lambda name: speed(every[name]), reverse=True):
+            way, alone = of_class[name], single.get(name)
             figures = way["figures"]
             compared = name.startswith("c2t") or "against_own" in figures
             rows.append(
@@ -58,30 +68,32 @@ def rivals() -> str:
                     number(figures.get("bits_per_weight")),
                     f"{speed(way):.0f}",
                     interval(over_own(name, figures)),
-                    interval(over_others(way)),
+                    interval(over_others(way, every)),
                     number(figures.get("gb_per_second")),
                     f"{1e3 * figures['first_token_seconds'] / texts:.0f}",
                     f"{figures['equal_to_plain']:.0%}" if compared else "",
+                    *((f"{speed(alone):.0f}", interval(over_others(alone, single))) if alone else ("", "")),
                 )
             )
     columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the fastest other's plain")
-    return table((*columns, "GB/s", "first token, ms", "same text"), grouped(rows), origin())
+    columns += ("GB/s", "first token, ms", "same text", "tokens/s by 1 thread", "/ the fastest other's by 1 thread")
+    return table(columns, grouped(rows), "\n".join(origin(run) for run in (every, single) if run))
 
 
 def in_brief() -> str:
     """Return c2t's ways and the fastest of the others, by their bits a weight."""
-    rows = []
+    every, rows = ways(), []
     for bits in CLASSES:
-        of_class = {name: way for name, way in ways().items() if bits_class(way) == bits}
-        best = max((name for name in of_class if not name.startswith("c2t")), key=lambda name: speed(ways()[name]))
+        of_class = {name: way for name, way in every.items() if bits_class(way) == bits}
+        best = max((name for name in of_class if not name.startswith("c2t")), key=lambda name: speed(every[name]))
         for name in (*(name for name in of_class if name.startswith("c2t")), best):
-            rows.append((bits, name, f"{speed(of_class[name]):.0f}", interval(over_others(of_class[name]))))
-    return table(("weights", "way", "tokens/s", "/ the others' fastest plain"), grouped(rows), origin())
+            rows.append((bits, name, f"{speed(of_class[name]):.0f}", interval(over_others(of_class[name], every))))
+    return table(("weights", "way", "tokens/s", "/ the others' fastest plain"), grouped(rows), origin(every))
 
 
-def origin() -> str:
-    """Return where the run was made, in small print."""
-    line = ways()[PLAIN]
+def origin(run: Ways) -> str:
+    """Return where a run was made, in small print."""
+    line = run[PLAIN]
     return source(
         line, f"{line['configuration']['prompts']} prompts a set, {computed(line['configuration'])}", BY_PROMPT
     )
@@ -103,7 +115,8 @@ def by_processor() -> str:
 
 def lead(contender: str) -> str:
     """Return the speed of a way of c2t over the fastest plain decoding of another program with as many bits."""
-    return interval(over_others(ways()[contender]))
+    every = ways()
+    return interval(over_others(every[contender], every))
 
 
 def row_prices() -> str:

@@ -107,12 +107,12 @@ def decoding() -> str:
                 kind(run.texts),
                 run.contender,
                 f"{figures['tokens_per_second']:.0f}",
-                *(interval(figures[ratio]) for ratio in ("against_plain", "against_transformers")),
+                interval(figures["against_plain"]),
                 *counts,
                 *read,
             )
         )
-    columns = ("texts", "way", "tokens/s", "/ plain", "/ transformers", "acceptance length", "gamma")
+    columns = ("texts", "way", "tokens/s", "/ plain", "acceptance length", "gamma")
     return table((*columns, "bits a weight", "GB/s"), grouped(rows), origins(measured.values()))
 
 
