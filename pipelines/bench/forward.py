@@ -1,15 +1,14 @@
 """Milliseconds of a target forward by its number of rows: c2t's kernels, with the target in 8 and 4 bits as well, stock
-transformers in float32 and bf16, and llama.cpp in every type of weights, where it is installed.
+transformers in float32 and bf16, and other programs in every type of weights, where they are installed.
 
     python -m pipelines.bench forward [--json data/results/forward.jsonl]
 
 A row is a token of the tree that is verified; c2t runs a tree, the others a chain of as many tokens. Layers and LM head
-are timed apart, except llama.cpp's. All sizes and ways take turns, a forward is timed after others like it, and medians
-count. Other processes must use less than 5 % of the cores; else the run is refused.
+are timed apart, except those of other programs. All sizes and ways take turns, a forward is timed after others like it,
+and medians count. Other processes must use less than 5 % of the cores; else the run is refused.
 """
 
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,7 +27,7 @@ from c2t.models.target.target import TargetSession
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.tree import Tree
 from pipelines import terminal
-from pipelines.bench import llama_cpp
+from pipelines.bench import llama_cpp, onnx_genai, openvino_genai
 from pipelines.bench.contenders import DTYPES, ROUNDED, stock
 from pipelines.bench.idle import check_idle
 from pipelines.bench.lines import Json, append, computed
@@ -37,6 +36,7 @@ from pipelines.options import PairName
 
 ROWS = (1, 2, 4, 8, 12, 14, 16, 28, 60)
 PREFIX, WARM = 256, 4
+PROGRAMS = (llama_cpp, openvino_genai, onnx_genai)
 Way = Callable[[int], tuple[float, ...]]  # rows -> seconds of the layers and of the LM head, or of both together
 
 
@@ -78,14 +78,14 @@ class Stock:
 
 
 @dataclass
-class LlamaCpp:
-    """llama.cpp's forward over a chain, in a process of its own. tokens: the prefix."""
+class Other:
+    """A program's forward over a chain, in a process of its own. tokens: the prefix."""
 
-    process: subprocess.Popen
+    program: Program
     tokens: list[int]
 
     def __call__(self, rows: int) -> tuple[float]:
-        return (ask(self.process, llama_cpp.LLAMA_CPP, {"prefix": self.tokens, "rows": rows})["seconds"],)
+        return (ask(self.program.process, self.program.name, {"prefix": self.tokens, "rows": rows})["seconds"],)
 
 
 @torch.inference_mode()
@@ -123,12 +123,12 @@ def main(
                 terminal.say(f"{kind} is left out: {error}", error=True)
         ways |= {f"transformers, {name}": Stock(stock(loaded, name), tokens) for name in DTYPES}
     with ExitStack() as running:
-        if why_not := llama_cpp.missing(loaded):
-            terminal.say(f"{llama_cpp.LLAMA_CPP} is left out: {why_not}", error=True)
-        else:
-            for name, rivals in running.enter_context(llama_cpp.start(loaded)).items():
-                if name == llama_cpp.plain_of(name) and isinstance(rivals[0], Program):
-                    ways[name] = LlamaCpp(rivals[0].process, tokens[0].tolist())
+        for module in PROGRAMS:
+            if why_not := module.missing(loaded):
+                terminal.say(f"{module.NAMES[0]} is left out: {why_not}", error=True)
+                continue
+            for program in running.enter_context(module.start_rows(loaded)):
+                ways[program.name] = Other(program, tokens[0].tolist())
         check_idle()
         by_way = measure(ways, ROWS, repeats)
     settings = {"pair": loaded.name, "sources": loaded.sources, "prefix": PREFIX, "repeats": repeats}

@@ -17,7 +17,7 @@ import torch
 from c2t.models.loading.load import Pair
 from c2t.storage.paths import cache
 from pipelines.bench import llama_cpp_files
-from pipelines.bench.contenders import LOOKED_UP, Contender
+from pipelines.bench.contenders import LOOKED_UP
 from pipelines.bench.programs import Program, not_alone, not_there, python_of, started
 from pipelines.bench.sizes import size_of_file
 
@@ -61,12 +61,12 @@ def files_of(pair: Pair) -> dict[str, Path]:
 
 
 @contextmanager
-def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
+def start(pair: Pair) -> Iterator[dict[str, list[Program]]]:
     """Start llama.cpp on the file of each type with as many threads as torch has; yield it without and with n-grams of
     the text, by the contenders' names."""
     settings = [str(torch.get_num_threads()), str(pair.target.max_positions)]
     with ExitStack() as running:
-        contenders: dict[str, list[Contender]] = {}
+        contenders: dict[str, list[Program]] = {}
         for kind, path in files_of(pair).items():
             name, size = WAYS[kind], size_of_file(path)
             process = running.enter_context(started(name, [*worker(), "run", str(path), *settings]))
@@ -78,6 +78,13 @@ def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
                 for setting in [f"{count} tokens after {shortest} or more"]
             ]
         yield contenders
+
+
+@contextmanager
+def start_rows(pair: Pair) -> Iterator[list[Program]]:
+    """Start a process for each type that times forwards."""
+    with start(pair) as contenders:
+        yield [rivals[0] for name, rivals in contenders.items() if name == plain_of(name)]
 
 
 def plain_of(name: str) -> str | None:

@@ -17,7 +17,7 @@ from c2t.storage.paths import cache
 from pipelines.bench import onnx_genai_files
 from pipelines.bench.contenders import LOOKED_UP, Contender
 from pipelines.bench.onnx_genai_files import BITS, exported, size_of
-from pipelines.bench.programs import Way, all_started, not_alone, not_there, python_of
+from pipelines.bench.programs import Program, Way, all_started, not_alone, not_there, python_of
 
 ONNX, LOOKUP = "ONNX Runtime", ", prompt lookup"
 PACKAGE, VERSION = "onnxruntime-genai", "0.18.0"
@@ -56,26 +56,29 @@ def settings_of(lookup: str) -> dict[str, dict[str, Any]]:
     return fixed | adaptive
 
 
+def way_of(pair: Pair, kind: str, lookup: str) -> Way:
+    """Return a way to decode with as many threads as torch has, from a model that is made if it is not there."""
+    source, mark = Path(pair.sources["target"][0]), pair.sources["target"][1]
+    build = [str(python()), "-m", "onnxruntime_genai.models.builder"]
+    path = exported(source, cache() / "onnx" / f"{VERSION}-{mark}", kind, bool(lookup), build)
+    command = [str(python()), "-P", str(SCRIPT), str(path), str(torch.get_num_threads())]
+    return Way(f"{ONNX}, {kind}{lookup}", command, settings_of(lookup), size_of(pair.target, kind))
+
+
 @contextmanager
 def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
-    """Start a process for each number of bits, without and with n-grams of the text, with as many threads as torch has;
-    yield them by the contenders' names."""
-    source, mark = Path(pair.sources["target"][0]), pair.sources["target"][1]
-    folder = cache() / "onnx" / f"{VERSION}-{mark}"
-    build = [str(python()), "-m", "onnxruntime_genai.models.builder"]
-    command, threads = [str(python()), "-P", str(SCRIPT)], str(torch.get_num_threads())
-    programs = (
-        Way(
-            f"{ONNX}, {kind}{lookup}",
-            [*command, str(exported(source, folder, kind, bool(lookup), build)), threads],
-            settings_of(lookup),
-            size_of(pair.target, kind),
-        )
-        for kind in BITS
-        for lookup in ("", LOOKUP)
-    )
-    with all_started(programs) as contenders:
+    """Start a process for each number of bits, without and with n-grams of the text; yield them by the contenders'
+    names."""
+    with all_started(way_of(pair, kind, lookup) for kind in BITS for lookup in ("", LOOKUP)) as contenders:
         yield contenders
+
+
+@contextmanager
+def start_rows(pair: Pair) -> Iterator[list[Program]]:
+    """Start a process for each number of bits that times forwards, logits of all their tokens included."""
+    ways = (way_of(pair, kind, LOOKUP)._replace(name=f"{ONNX}, {kind}", settings={"": {}}) for kind in BITS)
+    with all_started(ways) as programs:
+        yield [program for [program] in programs.values()]
 
 
 def plain_of(name: str) -> str | None:

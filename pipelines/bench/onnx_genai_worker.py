@@ -7,6 +7,8 @@ are the library's of speculation:
 
     {"prompt": [1, 2], "limit": 96, "eos": [2], "options": {"ngram_size": 3, "max_draft_tokens": 5}}
     {"tokens": [5, 7, 2], "first": 0.1, "seconds": 0.3, "rounds": 2}
+    {"prefix": [1, 2], "rows": 4}
+    {"seconds": 0.01}
 
 `-P` leaves this folder out of Python's path. The module imports nothing of c2t, which that environment does not have.
 """
@@ -17,6 +19,7 @@ import time
 from typing import Any
 
 MISSES = "standard_fallback_steps"  # tokens that come without a draft
+ROOM = 64  # tokens after a prefix
 
 
 def load(api: Any, folder: str, threads: int) -> Any:
@@ -62,13 +65,39 @@ def answer(
     return {"tokens": tokens, "first": first, "seconds": seconds, "rounds": passes + misses}
 
 
+class Prefix:
+    """A prefix, and forwards of at most ROOM tokens after it."""
+
+    def __init__(self, api: Any, model: Any, tokens: list[int]):
+        params = api.GeneratorParams(model)
+        params.set_search_options(max_length=len(tokens) + ROOM, do_sample=False)
+        self.tokens, self._generator = tokens, api.Generator(model, params)
+        self._generator.append_tokens(tokens)
+
+    def time_rows(self, rows: int) -> dict[str, float]:
+        """Return the seconds of one forward of this many tokens, logits of all that the model returns included."""
+        tokens = (self.tokens * (rows // len(self.tokens) + 1))[:rows]
+        start = time.perf_counter()
+        self._generator.append_tokens(tokens)
+        seconds = time.perf_counter() - start
+        self._generator.rewind_to(len(self.tokens))
+        return {"seconds": seconds}
+
+
 def main(api: Any, arguments: list[str]) -> None:
     """Answer the requests of stdin."""
     folder, threads = arguments
-    model = load(api, folder, int(threads))
+    model, prefix = load(api, folder, int(threads)), None
     print(json.dumps({"version": api.__version__}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(answer(api, model, **json.loads(line))), flush=True)
+        request = json.loads(line)
+        if "rows" in request:
+            if prefix is None or prefix.tokens != request["prefix"]:
+                prefix = Prefix(api, model, request["prefix"])
+            reply = prefix.time_rows(request["rows"])
+        else:
+            reply = answer(api, model, **request)
+        print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from c2t.storage.paths import cache, find
 from pipelines.bench import openvino_genai_files
 from pipelines.bench.contenders import LOOKED_UP, Contender
 from pipelines.bench.openvino_genai_files import BITS, size_of_folder
-from pipelines.bench.openvino_genai_worker import EAGLE3, LOOKUP, PLAIN
-from pipelines.bench.programs import Way, all_started, not_alone, not_there, python_of
+from pipelines.bench.openvino_genai_worker import EAGLE3, LOOKUP, PLAIN, ROWS
+from pipelines.bench.programs import Program, Way, all_started, not_alone, not_there, python_of
 
 OPENVINO = "OpenVINO"
 PACKAGE, VERSION = "openvino-genai", "2026.4.1.0"
@@ -53,7 +53,7 @@ def missing(pair: Pair, batch: int = 1, temperature: float = 0.0) -> str | None:
 
 def settings_of(way: str) -> dict[str, dict[str, Any]]:
     """Return the settings of a way to decode, by their names."""
-    if way == PLAIN:
+    if way in (PLAIN, ROWS):
         return {"": {}}
     if way == LOOKUP:
         return {
@@ -73,30 +73,43 @@ def settings_of(way: str) -> dict[str, dict[str, Any]]:
     return chains | trees
 
 
+def folder_of(pair: Pair) -> Path:
+    """Return the folder of what is exported for a pair."""
+    return cache() / "openvino" / f"{VERSION}-{pair.sources['target'][1]}"
+
+
+def exporter() -> list[str]:
+    """Return the command that exports, without its arguments."""
+    return [str(python().with_name("optimum-cli")), "export", "openvino"]
+
+
+def way_of(pair: Pair, kind: str, way: str, *more: str) -> Way:
+    """Return a way to decode with as many threads as torch has, from an export that is made if it is not there. more:
+    further arguments of its process."""
+    path = openvino_genai_files.files(Path(pair.sources["target"][0]), folder_of(pair), exporter())[kind]
+    command = [str(python()), "-P", str(SCRIPT), str(path), str(torch.get_num_threads()), way, *more]
+    name = f"{OPENVINO}, {kind}{SPECULATION.get(way, '')}"
+    return Way(name, command, settings_of(way), size_of_folder(path, pair.target))
+
+
 @contextmanager
 def start(pair: Pair) -> Iterator[dict[str, list[Contender]]]:
-    """Start a process for each number of bits and way to decode, with as many threads as torch has; yield them by the
-    contenders' names. A pair without an EAGLE-3 head has no such contender."""
-    source, mark = Path(pair.sources["target"][0]), pair.sources["target"][1]
-    folder = cache() / "openvino" / f"{VERSION}-{mark}"
-    export = [str(python().with_name("optimum-cli")), "export", "openvino"]
-    head = find(pair.name, PARTS[EAGLE3])
-    heads = [str(openvino_genai_files.exported_head(head, pair.target, source, folder, export))] if head else []
-    ways = {PLAIN: [], LOOKUP: []} | ({EAGLE3: heads} if heads else {})
-    command = [str(python()), "-P", str(SCRIPT)]
-    threads = str(torch.get_num_threads())
-    programs = (
-        Way(
-            f"{OPENVINO}, {kind}{SPECULATION.get(way, '')}",
-            [*command, str(path), threads, way, *more],
-            settings_of(way),
-            size_of_folder(path, pair.target),
-        )
-        for kind, path in openvino_genai_files.files(source, folder, export).items()
-        for way, more in ways.items()
-    )
-    with all_started(programs) as contenders:
+    """Start a process for each number of bits and way to decode; yield them by the contenders' names. A pair without an
+    EAGLE-3 head has no such contender."""
+    ways: dict[str, list[str]] = {PLAIN: [], LOOKUP: []}
+    if head := find(pair.name, PARTS[EAGLE3]):
+        source = Path(pair.sources["target"][0])
+        exported = openvino_genai_files.exported_head(head, pair.target, source, folder_of(pair), exporter())
+        ways[EAGLE3] = [str(exported)]
+    with all_started(way_of(pair, kind, way, *more) for kind in BITS for way, more in ways.items()) as contenders:
         yield contenders
+
+
+@contextmanager
+def start_rows(pair: Pair) -> Iterator[list[Program]]:
+    """Start a process for each number of bits that times forwards."""
+    with all_started(way_of(pair, kind, ROWS) for kind in BITS) as programs:
+        yield [program for [program] in programs.values()]
 
 
 def plain_of(name: str) -> str | None:

@@ -10,17 +10,18 @@ ALL, PLAIN = "all", "c2t, plain"  # all sets together, and a way that every run 
 Ways = dict[str, Line]  # by contender
 
 
-def lines_of(threads: int | None = None) -> list[Line]:
-    """Return the lines of runs with this many threads, by default with the most that one had."""
+def of_threads(file: str, threads: int | None = None) -> list[Line]:
+    """Return a file's lines of runs with this many threads, by default with the most that one had."""
     by_threads: dict[int, list[Line]] = {}
-    for line in lines("rivals.jsonl"):
+    for line in lines(file):
         by_threads.setdefault(line["configuration"]["threads"], []).append(line)
     return by_threads.get(max(by_threads) if threads is None else threads, [])
 
 
 def ways(threads: int | None = None) -> Ways:
     """Return the lines of a run's sets together; a later run stands for an earlier one."""
-    return {line["figures"]["contender"]: line for line in lines_of(threads) if line["figures"]["set"] == ALL}
+    measured = of_threads("rivals.jsonl", threads)
+    return {line["figures"]["contender"]: line for line in measured if line["figures"]["set"] == ALL}
 
 
 def bits_class(way: Line) -> str:
@@ -53,7 +54,8 @@ def rivals() -> str:
     """Return every way to decode: the most bits a weight first, and of as many bits the fastest first. Its speed by one
     thread is that of another run, if there is one."""
     every, single = ways(), ways(threads=1)
-    texts = len({line["figures"]["set"] for line in lines_of()} - {ALL}) * every[PLAIN]["configuration"]["prompts"]
+    sets = {line["figures"]["set"] for line in of_threads("rivals.jsonl")} - {ALL}
+    texts = len(sets) * every[PLAIN]["configuration"]["prompts"]
     rows = []
     for bits in CLASSES:
         of_class = {name: way for name, way in every.items() if bits_class(way) == bits}
@@ -120,11 +122,16 @@ def lead(contender: str) -> str:
 
 
 def row_prices() -> str:
-    """Return what a step of 2 to 16 rows costs over a step of one, in %, for every program."""
-    measured = lines("forward.jsonl")
+    """Return what a step of 2 to 16 rows costs over a step of one, in %, for every program; a later run stands for an
+    earlier one, and runs with fewer threads are left out."""
+    most = max(line["configuration"]["threads"] for line in lines("forward.jsonl"))
+    latest = {
+        line["figures"]["way"]: line for line in lines("forward.jsonl") if line["configuration"]["threads"] == most
+    }
     sizes, rows = (2, 4, 8, 16), []
-    for line in measured:
+    for way, line in latest.items():
         cost = dict(zip(line["figures"]["rows"], map(sum, line["figures"]["milliseconds"]), strict=True))
         prices = ((cost[size] / cost[1] - 1) / (size - 1) for size in sizes)
-        rows.append((line["figures"]["way"], f"{cost[1]:.1f}", *(f"{price:.0%}" for price in prices)))
-    return table(("way", "a step of 1 row, ms", *(f"to {size} rows" for size in sizes)), rows, source(measured[-1]))
+        rows.append((way, f"{cost[1]:.1f}", *(f"{price:.0%}" for price in prices)))
+    columns = ("way", "a step of 1 row, ms", *(f"to {size} rows" for size in sizes))
+    return table(columns, rows, source(list(latest.values())))

@@ -44,10 +44,16 @@ class Generator:
     def __init__(self, _model: Model, params: GeneratorParams):
         self.params, self.text, self.pending, self.state = params, [], [], READY
         self.forwards = self.passes = self.misses = 0
+        self.parts: list[int] = []  # lengths of what was appended
         Generator.last = self
 
     def append_tokens(self, tokens: list[int]) -> None:
-        self.text += tokens
+        self.text = [*self.text, *tokens]
+        assert len(self.text) <= self.params.search["max_length"]
+        self.parts.append(len(tokens))
+
+    def rewind_to(self, length: int) -> None:
+        self.text = self.text[:length]
 
     def is_done(self) -> bool:
         return len(self.text) == self.params.search["max_length"] or self.text[-1] == EOS

@@ -17,8 +17,8 @@ from c2t.models.target import gguf_target
 from c2t.sampling import Sampling
 from pipelines.bench import llama_cpp as module
 from pipelines.bench.contenders import Task
-from pipelines.bench.forward import LlamaCpp
-from pipelines.bench.llama_cpp import LOOKUP, NAMES, missing, plain_of, start
+from pipelines.bench.forward import Other
+from pipelines.bench.llama_cpp import LOOKUP, NAMES, missing, plain_of, start, start_rows
 from pipelines.bench.programs import Program
 from tests.models.gguf.small_files import CONFIGS
 from tests.toys import language_model
@@ -40,10 +40,14 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ways(library: None) -> Iterator[dict[str, list[Program]]]:
-    model = language_model(CONFIGS["llama"])
-    target = SimpleNamespace(model=model, max_positions=2048)
-    with start(SimpleNamespace(target=target, sources={"target": ("toy", "0123")})) as contenders:
+def target(library: None) -> SimpleNamespace:
+    model = SimpleNamespace(model=language_model(CONFIGS["llama"]), max_positions=2048)
+    return SimpleNamespace(target=model, sources={"target": ("toy", "0123")})
+
+
+@pytest.fixture
+def ways(target: SimpleNamespace) -> Iterator[dict[str, list[Program]]]:
+    with start(target) as contenders:
         yield contenders
 
 
@@ -64,11 +68,12 @@ def test_programs_answer_and_speculation_needs_fewer_forwards(ways: dict[str, li
             assert way.size.bits == plain.size.bits
 
 
-def test_rows_are_timed_after_a_prefix(ways: dict[str, list[Program]]) -> None:
-    way = LlamaCpp(ways["llama.cpp, Q4_0"][0].process, [1, 2, 3])
-    for rows in (1, 8, 1):
-        [seconds] = way(rows)
-        assert seconds > 0
+def test_rows_are_timed_after_a_prefix(target: SimpleNamespace) -> None:
+    with start_rows(target) as programs:
+        assert [program.name for program in programs] == list(module.WAYS.values())
+        for program in programs:
+            way = Other(program, [1, 2, 3])
+            assert all(seconds > 0 for rows in (1, 8, 1) for seconds in way(rows))
 
 
 def test_a_process_that_fails_is_one_line(ways: dict[str, list[Program]]) -> None:

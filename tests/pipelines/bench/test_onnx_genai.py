@@ -5,7 +5,6 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,9 +19,9 @@ from c2t.sampling import Sampling
 from pipelines.bench import onnx_genai as module
 from pipelines.bench import onnx_genai_worker as worker
 from pipelines.bench.contenders import Task
-from pipelines.bench.onnx_genai import LOOKUP, NAMES, missing, plain_of, start
+from pipelines.bench.forward import Other
+from pipelines.bench.onnx_genai import LOOKUP, NAMES, missing, plain_of, start, start_rows
 from pipelines.bench.onnx_genai_files import BITS, BLOCK, SCALE, exported, size_of
-from pipelines.bench.programs import Program
 from pipelines.bench.sizes import Size, size_of_target
 from tests.models.gguf.small_files import CONFIGS
 from tests.pipelines.bench import recorded_onnx as library
@@ -46,8 +45,8 @@ assert given.input.is_dir()
 
 
 @pytest.fixture
-def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[Program]]]:
-    """The worker runs in this environment, with the library of `recorded_onnx.py`."""
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A pair without a draft. The worker runs in this environment, with the library of `recorded_onnx.py`."""
     models = tmp_path / "onnxruntime_genai" / "models"
     models.mkdir(parents=True)
     (models.parent / "__init__.py").symlink_to(HERE / "recorded_onnx.py")
@@ -55,9 +54,7 @@ def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     monkeypatch.setattr(module, "python", lambda: Path(sys.executable))
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
-    pair = SimpleNamespace(target=Target(language_model(CONFIGS["llama"])), sources={"target": (str(tmp_path), "01")})
-    with start(pair) as contenders:
-        yield contenders
+    return SimpleNamespace(target=Target(language_model(CONFIGS["llama"])), sources={"target": (str(tmp_path), "01")})
 
 
 def greedy(prompt: list[int], limit: int, eos: list[int]) -> list[int]:
@@ -68,13 +65,30 @@ def greedy(prompt: list[int], limit: int, eos: list[int]) -> list[int]:
     return text[len(prompt) :]
 
 
-def test_programs_answer_with_the_settings_of_each_way(ways: dict[str, list[Program]], tmp_path: Path) -> None:
-    assert set(ways) == set(NAMES[1:])
-    assert all(way.size == plain.size for way, plain in answered(ways, plain_of, TASK))
+def test_programs_answer_with_the_settings_of_each_way(target: SimpleNamespace, tmp_path: Path) -> None:
+    with start(target) as ways:
+        assert set(ways) == set(NAMES[1:])
+        assert all(way.size == plain.size for way, plain in answered(ways, plain_of, TASK))
     built = {path.parent.name: path.read_text() for path in tmp_path.glob("cache/onnx/*/*/options")}
     assert sorted(built) == [f"1-{kind}-{logits}" for kind in ("int4", "int8") for logits in ("all", "last")]
     assert built["1-int4-last"].endswith("prune_lm_head=true")
     assert built["1-int8-all"].endswith("prune_lm_head=false")
+
+
+def test_forwards_are_timed_with_the_logits_of_all_tokens(target: SimpleNamespace) -> None:
+    with start_rows(target) as programs:
+        assert [program.name for program in programs] == [f"{module.ONNX}, {kind}" for kind in BITS]
+        for program in programs:
+            assert program.process.args[-2].endswith("-all")
+            assert all(seconds > 0 for seconds in Other(program, [1, 2])(4))
+
+
+def test_timed_rows_leave_the_prefix() -> None:
+    prefix = worker.Prefix(library, worker.load(library, "folder", 1), [1, 2, 3])
+    for rows in (4, 1, worker.ROOM):
+        assert prefix.time_rows(rows)["seconds"] > 0
+        assert library.Generator.last.text == [1, 2, 3]
+    assert library.Generator.last.parts == [3, 4, 1, worker.ROOM]
 
 
 @given(TOKENS, st.integers(1, 24), st.lists(st.integers(0, VOCABULARY - 1), max_size=2))
@@ -96,13 +110,17 @@ def test_a_text_ends_with_an_eos_of_the_models_own(monkeypatch: pytest.MonkeyPat
 
 
 def test_requests_and_answers_are_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    asked = {"prompt": [1, 2], "limit": 4, "eos": [], "temperature": 0, "seed": 3, "options": {}}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(asked) + "\n"))
+    asked = [
+        {"prompt": [1, 2], "limit": 4, "eos": [], "temperature": 0, "seed": 3, "options": {}},
+        {"prefix": [1, 2], "rows": 4},
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(json.dumps(line) + "\n" for line in asked)))
     worker.main(library, ["folder", "1"])
-    about, text = map(json.loads, capsys.readouterr().out.splitlines())
+    about, text, rows = map(json.loads, capsys.readouterr().out.splitlines())
     assert about == {"version": "0"}
     assert text["tokens"] == greedy([1, 2], 4, [])
     assert set(text) == {"tokens", "first", "seconds", "rounds"}
+    assert set(rows) == {"seconds"}
 
 
 def test_a_model_has_its_threads_and_they_do_not_spin_after_a_forward() -> None:

@@ -4,7 +4,6 @@ its stead answers; where the real one is installed, it is asked too."""
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,9 +21,9 @@ from c2t.storage.paths import find
 from pipelines.bench import openvino_genai as module
 from pipelines.bench import openvino_genai_worker as worker
 from pipelines.bench.contenders import Task
-from pipelines.bench.openvino_genai import NAMES, missing, plain_of, start
+from pipelines.bench.forward import Other
+from pipelines.bench.openvino_genai import NAMES, missing, plain_of, start, start_rows
 from pipelines.bench.openvino_genai_files import BITS, exported, write_head
-from pipelines.bench.programs import Program
 from tests.pipelines.bench import recorded_openvino as library
 from tests.pipelines.bench.answers import answered
 
@@ -39,8 +38,8 @@ assert "--weight-format" in sys.argv and pathlib.Path(sys.argv[sys.argv.index("-
 
 
 @pytest.fixture
-def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[Program]]]:
-    """The worker runs in this environment, with the library of `recorded_openvino.py`."""
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A pair without a draft. The worker runs in this environment, with the library of `recorded_openvino.py`."""
     (tmp_path / "openvino_genai.py").symlink_to(HERE / "recorded_openvino.py")
     (tmp_path / "openvino.py").symlink_to(HERE / "recorded_openvino.py")
     binaries = tmp_path / "bin"
@@ -53,14 +52,29 @@ def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     monkeypatch.setattr(module, "python", lambda: binaries / "python")
     monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
     model = torch.nn.Linear(10, 10)
-    pair = SimpleNamespace(name="none", target=SimpleNamespace(model=model), sources={"target": (str(tmp_path), "01")})
-    with start(pair) as contenders:
-        yield contenders
+    return SimpleNamespace(name="none", target=SimpleNamespace(model=model), sources={"target": (str(tmp_path), "01")})
 
 
-def test_programs_answer_with_the_settings_of_each_way(ways: dict[str, list[Program]]) -> None:
-    assert set(ways) == {name for name in NAMES[1:] if "EAGLE-3" not in name}  # the pair has no such head
-    assert all(way.size.bits == 8.0 for way, _ in answered(ways, plain_of, TASK)), "100 bytes of 10 x 10 weights"
+def test_programs_answer_with_the_settings_of_each_way(target: SimpleNamespace) -> None:
+    with start(target) as ways:
+        assert set(ways) == {name for name in NAMES[1:] if "EAGLE-3" not in name}  # the pair has no such head
+        assert all(way.size.bits == 8.0 for way, _ in answered(ways, plain_of, TASK)), "100 bytes of 10 x 10 weights"
+
+
+def test_forwards_are_timed_by_the_runtime(target: SimpleNamespace) -> None:
+    with start_rows(target) as programs:
+        assert [program.name for program in programs] == [f"{module.OPENVINO}, {kind}" for kind in BITS]
+        for program in programs:
+            for prefix, rows in (([1, 2], 4), ([1, 2], 1), ([3], 2)):
+                assert all(seconds > 0 for seconds in Other(program, prefix)(rows))
+
+
+def test_timed_rows_follow_the_prefix() -> None:
+    request = library.InferRequest()
+    prefix = worker.Prefix(request, [1, 2, 3])
+    for rows, tokens in ((4, [1, 2, 3, 1]), (1, [1])):
+        assert prefix.time_rows(rows)["seconds"] > 0
+        assert request.text == [1, 2, 3, *tokens]
 
 
 @pytest.mark.parametrize("way", [worker.PLAIN, worker.LOOKUP, worker.EAGLE3])
