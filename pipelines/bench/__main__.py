@@ -1,12 +1,25 @@
 """Commands that measure speed.
 
-python -m pipelines.bench batches|breakdown|chains|decoding|disturb|forward|grammar|long|noise|own-model|serve
+python -m pipelines.bench batches|breakdown|chains|decoding|disturb|forward|grammar|llama-bench|long|noise|own-model|
+                          serve
 """
 
 import typer
 
 from pipelines import terminal
-from pipelines.bench import batches, breakdown, chains, decoding, forward, grammar, long_texts, noise, own_model, serve
+from pipelines.bench import (
+    batches,
+    breakdown,
+    chains,
+    decoding,
+    forward,
+    grammar,
+    llama_bench,
+    long_texts,
+    noise,
+    own_model,
+    serve,
+)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 app.command("decoding")(decoding.main)
@@ -15,6 +28,7 @@ app.command("breakdown")(breakdown.main)
 app.command("chains")(chains.main)
 app.command("forward")(forward.main)
 app.command("grammar")(grammar.main)
+app.command("llama-bench")(llama_bench.main)
 app.command("long")(long_texts.main)
 app.command("noise")(noise.main)
 app.command("own-model")(own_model.main)

@@ -73,12 +73,13 @@ def made(folder: Path, command: Sequence[str]) -> Path:
     return folder
 
 
-def run(command: Sequence[str]) -> None:
-    """Run a command, whose output is not shown. Raises InputError with the last line of it if the command fails."""
+def run(command: Sequence[str]) -> str:
+    """Run a command and return its output. Raises InputError with its last line about errors if the command fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise InputError(f"{' '.join(command)} ended with code {done.returncode}: {last}")
+    return done.stdout
 
 
 def ask(process: subprocess.Popen, name: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
