@@ -15,7 +15,7 @@ def of_threads(file: str, threads: int | None = None) -> list[Line]:
     by_threads: dict[int, list[Line]] = {}
     for line in lines(file):
         by_threads.setdefault(line["configuration"]["threads"], []).append(line)
-    return by_threads.get(max(by_threads) if threads is None else threads, [])
+    return by_threads.get(max(by_threads, default=0) if threads is None else threads, [])
 
 
 def ways(threads: int | None = None) -> Ways:
@@ -60,7 +60,7 @@ def rivals() -> str:
     for bits in CLASSES:
         of_class = {name: way for name, way in every.items() if bits_class(way) == bits}
         for name in sorted(of_class, key=lambda name: speed(every[name]), reverse=True):
-            way, alone = of_class[name], single.get(name)
+            way = of_class[name]
             figures = way["figures"]
             compared = name.startswith("c2t") or "against_own" in figures
             rows.append(
@@ -74,12 +74,18 @@ def rivals() -> str:
                     number(figures.get("gb_per_second")),
                     f"{1e3 * figures['first_token_seconds'] / texts:.0f}",
                     f"{figures['equal_to_plain']:.0%}" if compared else "",
-                    *((f"{speed(alone):.0f}", interval(over_others(alone, single))) if alone else ("", "")),
+                    *(in_short(single[name], single) if name in single else ("", "")),
                 )
             )
     columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the fastest other's plain")
     columns += ("GB/s", "first token, ms", "same text", "tokens/s by 1 thread", "/ the fastest other's by 1 thread")
     return table(columns, grouped(rows), "\n".join(origin(run) for run in (every, single) if run))
+
+
+def in_short(way: Line, run: Ways) -> tuple[str, str]:
+    """Return a way's tokens/s, and its ratio over the others' fastest plain decoding, without the interval."""
+    ratio, *_ = over_others(way, run) or [None]
+    return f"{speed(way):.0f}", number(ratio, ".2f")
 
 
 def in_brief() -> str:
@@ -111,14 +117,21 @@ def by_processor() -> str:
     measured = [ways[PLAIN] for ways in machines]
     names = [f"{line['hardware'].split(',')[0]}, {line['configuration']['dtype'].split(',')[0]}" for line in measured]
     columns = [column for name in names for column in (f"{name}: tokens/s", "/ plain")]
-    notes = [source(line, f"{line['configuration']['prompts']} prompts a set", BY_PROMPT) for line in measured]
-    return table(("way", *columns), rows, "\n".join(notes))
+    note = source(measured[0], f"{measured[0]['configuration']['prompts']} prompts a set", BY_PROMPT)
+    return table(("way", *columns), rows, note)  # the second one's is below the table of all ways
 
 
 def lead(contender: str) -> str:
     """Return the speed of a way of c2t over the fastest plain decoding of another program with as many bits."""
     every = ways()
     return interval(over_others(every[contender], every))
+
+
+def llama_bench() -> str:
+    """Return the tokens/s that llama.cpp's tool reads, and those of the loop here, by type; "" without lines."""
+    latest = {line["figures"]["way"]: line["figures"] for line in of_threads("llama_bench.jsonl")}
+    both = ", ".join(f"{way} {read['tool']:.0f} and {read['loop']:.0f}" for way, read in latest.items())
+    return both and f", in tokens/s: {both.replace('llama.cpp, ', '')}"
 
 
 def row_prices() -> str:

@@ -120,6 +120,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "int4-tree-lead": partial(rivals.lead, "c2t in int4, tree"),
     "by-processor": rivals.by_processor,
     "row-prices": rivals.row_prices,
+    "llama-bench": rivals.llama_bench,
     "batches": batches.batches,
     "budgets": batches.budgets,
     "eagle2-of-32": partial(batches.over_plain, "EAGLE-2", 32),
