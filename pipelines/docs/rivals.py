@@ -60,7 +60,7 @@ def rivals() -> str:
     for bits in CLASSES:
         of_class = {name: way for name, way in every.items() if bits_class(way) == bits}
         for name in sorted(of_class, key=lambda name: speed(every[name]), reverse=True):
-            way = of_class[name]
+            way, alone = of_class[name], single.get(name)
             figures = way["figures"]
             compared = name.startswith("c2t") or "against_own" in figures
             rows.append(
@@ -74,18 +74,12 @@ def rivals() -> str:
                     number(figures.get("gb_per_second")),
                     f"{1e3 * figures['first_token_seconds'] / texts:.0f}",
                     f"{figures['equal_to_plain']:.0%}" if compared else "",
-                    *(in_short(single[name], single) if name in single else ("", "")),
+                    *((f"{speed(alone):.0f}", interval(over_others(alone, single))) if alone else ("", "")),
                 )
             )
     columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the fastest other's plain")
     columns += ("GB/s", "first token, ms", "same text", "tokens/s by 1 thread", "/ the fastest other's by 1 thread")
     return table(columns, grouped(rows), "\n".join(origin(run) for run in (every, single) if run))
-
-
-def in_short(way: Line, run: Ways) -> tuple[str, str]:
-    """Return a way's tokens/s, and its ratio over the others' fastest plain decoding, without the interval."""
-    ratio, *_ = over_others(way, run) or [None]
-    return f"{speed(way):.0f}", number(ratio, ".2f")
 
 
 def in_brief() -> str:
