@@ -1,7 +1,6 @@
-"""Commands that measure speed.
+"""Commands that measure speed, or count what is accepted.
 
-python -m pipelines.bench batches|breakdown|chains|decoding|disturb|forward|grammar|llama-bench|long|noise|own-model|
-                          serve
+python -m pipelines.bench COMMAND
 """
 
 import typer
@@ -19,6 +18,7 @@ from pipelines.bench import (
     noise,
     own_model,
     serve,
+    vocabulary,
 )
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
@@ -34,6 +34,7 @@ app.command("noise")(noise.main)
 app.command("own-model")(own_model.main)
 app.command("disturb")(own_model.disturb)
 app.command("serve")(serve.main)
+app.command("vocabulary")(vocabulary.main)
 
 if __name__ == "__main__":
     with terminal.errors_in_one_line("pipelines.bench"):
