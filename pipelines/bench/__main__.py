@@ -14,6 +14,7 @@ from pipelines.bench import (
     forward,
     grammar,
     llama_bench,
+    lengths,
     long_texts,
     noise,
     own_model,
@@ -29,6 +30,7 @@ app.command("chains")(chains.main)
 app.command("forward")(forward.main)
 app.command("grammar")(grammar.main)
 app.command("llama-bench")(llama_bench.main)
+app.command("lengths")(lengths.main)
 app.command("long")(long_texts.main)
 app.command("noise")(noise.main)
 app.command("own-model")(own_model.main)

@@ -46,6 +46,20 @@ CHOSEN_ON = 2
 MANY = 9  # verified tokens whose price is shown, for each but the first
 
 
+def sizes_of(lengths: str, pair: Pair, new_tokens: int) -> list[int]:
+    """Return the numbers of an option; InputError for other texts, and for those that the target does not read."""
+    if not lengths.replace(",", "").isdecimal():
+        raise InputError(f"--lengths {lengths!r}: give numbers of tokens, as {LENGTHS}")
+    sizes = [int(length) for length in lengths.split(",") if length]
+    most = pair.target.max_positions - new_tokens
+    for length in sizes:
+        if not END < length <= most:
+            raise InputError(
+                f"--lengths {length}: with {new_tokens} new tokens {pair.name} reads prompts of {END + 1} to {most}"
+            )
+    return sizes
+
+
 def prompts_of(pair: Pair, length: int, number: int) -> list[list[int]]:
     """Return so many prompts of `length` tokens, which share no text; InputError if there is not enough."""
     whole = "\n\n".join(reference())
@@ -130,15 +144,7 @@ def main(
     check_idle()
     alone = load_pair(pair, draft=draft)
     mixed = with_ngrams(alone)
-    if not lengths.replace(",", "").isdecimal():
-        raise InputError(f"--lengths {lengths!r}: give numbers of tokens, as {LENGTHS}")
-    sizes = [int(length) for length in lengths.split(",") if length]
-    most = alone.target.max_positions - new_tokens
-    for length in sizes:
-        if not END < length <= most:
-            raise InputError(
-                f"--lengths {length}: with {new_tokens} new tokens {alone.name} reads prompts of {END + 1} to {most}"
-            )
+    sizes = sizes_of(lengths, alone, new_tokens)
     task = Task(new_tokens, Sampling(temperature), alone.target.eos)
     brief = task._replace(max_new_tokens=min(new_tokens, 96), eos=frozenset())
     inner = JointThreshold(threshold=THRESHOLDS[0])
