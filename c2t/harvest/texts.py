@@ -18,7 +18,7 @@ from c2t.models.loading.load import Pair
 from c2t.output.progress import ProgressCallback
 from c2t.replay.cache import cached_continuations
 from c2t.replay.lockstep import Continuation
-from c2t.replay.prompts import Prompt, json_lines
+from c2t.replay.prompts import Prompt, QuestionId, json_lines
 from c2t.storage.checked import OPEN
 
 NEAR = 0.25  # logits closer than this are a near-tie: bfloat16 counts logits of 16 to 32 in steps of 0.125
@@ -36,7 +36,7 @@ class _TextLine:
     __pydantic_config__ = OPEN
     prompt: Words | Ids
     completion: Words | Ids
-    question_id: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    question_id: QuestionId | None = None
     category: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Prompt sets in the JSONL of Spec-Bench and EAGLE."""
+"""Prompt sets in the JSONL of EAGLE, Spec-Bench and SPEED-Bench."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,14 @@ from c2t.storage.checked import OPEN, from_json, read_file
 MOST_BYTES, MOST_LINES, MOST_LINE_BYTES, MOST_TURNS = 256 * 2**20, 1_000_000, 2**20, 1000
 
 
+# SPEED-Bench's are texts, those of the others numbers.
+QuestionId = Annotated[int, Field(ge=-(2**63), lt=2**63)] | Annotated[str, Field(max_length=256)]
+
+
 class Prompt(NamedTuple):
     """One conversation. turns: those of the user. file: name of its prompt file."""
 
-    question_id: int
+    question_id: int | str
     category: str
     turns: list[str]
     file: str
@@ -74,7 +78,7 @@ def json_lines(path: str | Path, kind: Any, what: str) -> Iterator[tuple[int, An
 class _Line:
     __pydantic_config__ = OPEN
     turns: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MOST_TURNS)]
-    question_id: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    question_id: QuestionId | None = None
     category: str = ""
 
 

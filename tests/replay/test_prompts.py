@@ -36,6 +36,12 @@ def test_reads_spec_bench_lines(tmp_path: Path) -> None:
     assert read_prompts(path) == [Prompt(81, "writing", ["a", "b"], file), Prompt(2, "", ["é"], file)]
 
 
+def test_reads_speed_bench_lines(tmp_path: Path) -> None:
+    line = {"question_id": "0a1f", "category": "coding", "sub_category": "python", "turns": ["a"], "multiturn": False}
+    (tmp_path / "qualitative.jsonl").write_text(json.dumps(line))
+    assert read_prompts(tmp_path / "qualitative.jsonl") == [Prompt("0a1f", "coding", ["a"], "qualitative.jsonl")]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -49,7 +55,7 @@ def test_reads_spec_bench_lines(tmp_path: Path) -> None:
         ('{"turns": ["a", "\\udfff"]}', "line 1: no JSON .* surrogate"),
         ('{"turns": ["a"], "category": "\\ud800"}', "line 1: no JSON .* hex escape"),
         ('{"turns": "a"}', "line 1: turns = 'a' must be a list"),
-        ('{"turns": ["a"], "question_id": "one"}', "line 1: question_id = 'one' must be a whole number"),
+        ('{"turns": ["a"], "question_id": [1]}', r"line 1: question_id.* = \[1\] must be a whole number"),
     ],
 )
 def test_malformed_files_are_refused_with_the_line(tmp_path: Path, text: str, message: str) -> None:
@@ -83,7 +89,7 @@ def test_what_has_no_end_or_is_too_large_is_refused_before_it_is_parsed(tmp_path
         ("line", b'{"turns": ["' + b"x" * MOST_LINE_BYTES + b'"]}', "line 1: more than 1 MiB; shorten its texts"),
         ("turns", json.dumps({"turns": ["a"] * 200_000}).encode(), "must have at most 1000 items"),
         ("lines", b"\n" * (MOST_LINES + 1), "more than 1,000,000 lines; split the file"),
-        ("number", b'{"turns": ["a"], "question_id": 1' + b"0" * 40 + b"}", "question_id = 10000"),
+        ("number", b'{"turns": ["a"], "question_id": 1' + b"0" * 40 + b"}", "question_id.* = 10000"),
         ("deep", b'{"turns": ' + b"[" * 100_000, "line 1: no JSON .recursion limit"),
     ):
         (tmp_path / name).write_bytes(content)

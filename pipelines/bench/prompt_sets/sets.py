@@ -3,6 +3,9 @@
 `functions` are in the manner of MBPP and `problems` in that of MATH-500, but they are not those sets: every task is
 written here, without data files. `documents` are pages of Python's reference to summarise, and `languages` are tasks in
 languages other than English.
+
+They have the form of SPEED-Bench (arXiv 2604.09557): a set is its `category`, a kind its `sub_category`. Its throughput
+splits, by the prompts' length, are the prompts of `pipelines.bench long` and `lengths`.
 """
 
 from collections.abc import Callable, Sequence
