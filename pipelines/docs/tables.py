@@ -27,6 +27,7 @@ from pipelines.docs import (
     prompt_sets,
     rivals,
     speed,
+    vocabulary,
 )
 from pipelines.docs.cells import interval, table
 from pipelines.docs.result_lines import BY_PROMPT, lines, source
@@ -130,6 +131,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "noise": noise.noise,
     "noise-over-unaware": partial(noise.lead, noise.UNAWARE),
     "noise-over-residual": partial(noise.lead, noise.RESIDUAL),
+    "vocabulary": vocabulary.by_set,
+    "vocabulary-over-full": partial(vocabulary.over_full, "mt_bench"),
+    "vocabulary-languages": partial(vocabulary.over_full, "languages"),
+    "vocabulary-ranks": vocabulary.by_rank,
     "parity-nodes": parity.nodes,
     "parity-modules": parity.modules,
     "constructions": constructions.constructions,
