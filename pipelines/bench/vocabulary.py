@@ -44,11 +44,11 @@ RANKS = (0, 4096, 8192, 16384, 32768)  # where bands of ranks begin
 
 
 class Tokens(NamedTuple):
-    """The new tokens of a text but the first, which no tree holds. drafted: for each way, which were drafted. known:
+    """The new tokens of a text but the first, which no tree holds. drafted: for each way, which were drafted. covered:
     which are in the reduced vocabulary. read: which others stand in the text before."""
 
     ids: list[int]
-    known: Bool[np.ndarray, " n"]
+    covered: Bool[np.ndarray, " n"]
     read: Bool[np.ndarray, " n"]
     drafted: Bool[np.ndarray, "W n"]
 
@@ -71,8 +71,8 @@ def tokens_of(text: Continuation, counted: Sequence[Statistics], vocabulary: fro
         seen.add(token)
     new = ids[text.prompt + 1 :]
     drafted = [[*itertools.chain(*([True] * count + [False] for count in of.accepted))][: len(new)] for of in counted]
-    known = np.array([token in vocabulary for token in new], bool)
-    return Tokens(new, known, np.array(read, bool), np.array(drafted, bool))
+    covered = np.array([token in vocabulary for token in new], bool)
+    return Tokens(new, covered, np.array(read, bool), np.array(drafted, bool))
 
 
 def figures(counted: Sequence[Sequence[Statistics]], texts: Sequence[Tokens]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def figures(counted: Sequence[Sequence[Statistics]], texts: Sequence[Tokens]) ->
     return {
         "texts": len(texts),
         "new_tokens": sum(len(text.ids) for text in texts),
-        "in_vocabulary": float(np.concatenate([text.known for text in texts]).mean()),
+        "in_vocabulary": float(np.concatenate([text.covered for text in texts]).mean()),
         "in_text": float(np.concatenate([text.read for text in texts]).mean()),
         "acceptance_length": dict(zip(ways, intervals, strict=False)),
         "over": dict(zip(ways, intervals[len(ways) :], strict=True)),
@@ -99,14 +99,14 @@ def figures(counted: Sequence[Sequence[Statistics]], texts: Sequence[Tokens]) ->
 
 def by_rank(texts: Sequence[Tokens]) -> Iterator[dict[str, Any]]:
     """Yield how many tokens of each band of ranks were drafted. drafted: the share for each way."""
-    ids, known, read, drafted = (np.concatenate(column, -1) for column in zip(*texts, strict=True))
+    ids, covered, read, drafted = (np.concatenate(column, -1) for column in zip(*texts, strict=True))
     for begin, end in itertools.pairwise((*RANKS, ids.max() + 1)):
         band = (begin <= ids) & (ids < end)
         if band.any():
             yield {
                 "ranks": [begin, int(end)],
                 "share": float(band.mean()),
-                "in_vocabulary": float(known[band].mean()),
+                "in_vocabulary": float(covered[band].mean()),
                 "in_text": float(read[band].mean()),
                 "drafted": dict(zip((REDUCED, BARE, FULL), drafted[:, band].mean(1).tolist(), strict=True)),
             }

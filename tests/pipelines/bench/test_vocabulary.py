@@ -20,11 +20,11 @@ KNOWN = frozenset({1, 2, 3})
 TEXT = Continuation(torch.tensor([1, 7, 2, 3, 7, 8, 1, 8, 2, 2]), torch.zeros(0, 1), prompt=3, end=8, limit=8)
 
 
-def test_tokens_are_known_read_before_or_new_and_some_of_them_were_drafted() -> None:
+def test_tokens_are_covered_read_before_or_new_and_some_of_them_were_drafted() -> None:
     counted = [Statistics(verified=[9] * len(accepted), accepted=accepted) for accepted in ([1, 1], [0, 0, 3], [4])]
     tokens = vocabulary.tokens_of(TEXT, counted, KNOWN)
     assert tokens.ids == [7, 8, 1, 8]
-    assert tokens.known.tolist() == [False, False, True, False]
+    assert tokens.covered.tolist() == [False, False, True, False]
     assert tokens.read.tolist() == [True, False, False, True], "7 stands in the prompt, 8 among the new tokens"
     assert tokens.drafted.tolist() == [[True, False, True, False], [False, False, True, True], [True] * 4]
 
