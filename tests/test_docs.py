@@ -9,7 +9,7 @@ import torch
 
 from c2t import C2T, SpeculativeDecoder, TreeClassifier
 from c2t.models.loading.load import load_pair
-from pipelines.docs import bars, tree
+from pipelines.docs import bars, lengths, tree
 from pipelines.docs.pages import ROOT, names, pages, render, typed_numbers
 from pipelines.docs.result_lines import lines
 from pipelines.docs.tables import PARTS
@@ -131,6 +131,15 @@ def test_the_picture_is_a_real_round() -> None:
         assert f">{len(getattr(drawn, kind))} {kind}<" in picture
     tokens = {drawn.root, *(token for path in drawn.drafted for token in path)}
     assert tree.svg(drawn, {token: pair.tokenizer.decode([token]) for token in tokens}) == picture
+
+
+def test_the_lengths_are_those_of_the_result_lines() -> None:
+    found = [line["figures"] for line in lines("lengths.jsonl")]
+    picture = (ROOT / "docs" / "images" / "lengths.svg").read_text(encoding="utf-8")
+    assert lengths.svg(found) == picture, "run python -m pipelines.docs lengths"
+    assert picture.count("<polyline") == len({row["way"] for row in found})
+    assert picture.count("<circle") == len(found)
+    assert lengths.apart([10, 12, 90]) == [10, 10 + lengths.APART, 90]
 
 
 def test_the_bars_are_those_of_the_result_lines() -> None:

@@ -1,7 +1,8 @@
 """Render every table and measured number of README and docs from data/results; `tree` draws the picture of one tree,
-`bars` that of a round's milliseconds, `figures` speeds over the batch size and a draft's reliability.
+`bars` that of a round's milliseconds, `lengths` acceptance lengths over the prompt's length, `figures` speeds over the
+batch size and a draft's reliability.
 
-python -m pipelines.docs [tables|tree|bars|figures]
+python -m pipelines.docs [tables|tree|bars|lengths|figures]
 """
 
 from typing import Annotated, Literal
@@ -10,7 +11,7 @@ import typer
 
 from c2t.output import plot_style
 from c2t.study.plots import plot_batches
-from pipelines.docs import bars, findings
+from pipelines.docs import bars, findings, lengths
 from pipelines.docs.batches import batch_figure, batch_speeds
 from pipelines.docs.pages import ROOT, pages, render
 from pipelines.docs.result_lines import lines
@@ -19,10 +20,13 @@ from pipelines.docs.tree import draw
 
 PICTURE = ROOT / "docs" / "images" / "tree.svg"
 BARS = ROOT / "docs" / "images" / "round.svg"
+LENGTHS = ROOT / "docs" / "images" / "lengths.svg"
 
 
 def main(
-    what: Annotated[Literal["tables", "tree", "bars", "figures"], typer.Argument(help="What to render.")] = "tables",
+    what: Annotated[
+        Literal["tables", "tree", "bars", "lengths", "figures"], typer.Argument(help="What to render.")
+    ] = "tables",
 ) -> None:
     """Render the tables of README and docs, or one of their pictures."""
     if what == "tree":
@@ -33,6 +37,9 @@ def main(
         return
     if what == "bars":
         BARS.write_text(bars.svg([line["figures"] for line in lines("breakdown.jsonl")]), encoding="utf-8")
+        return
+    if what == "lengths":
+        LENGTHS.write_text(lengths.svg([line["figures"] for line in lines("lengths.jsonl")]), encoding="utf-8")
         return
     if what == "figures":
         for pair, rows in batch_speeds().items():
