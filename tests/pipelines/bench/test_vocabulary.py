@@ -14,6 +14,7 @@ from pipelines.bench import vocabulary
 from pipelines.bench.prompt_sets import sets
 from pipelines.bench.vocabulary import BARE, FULL, REDUCED
 from tests.marks import needs_smollm2
+from tests.rounding import figure
 from tests.small_pair import TURNS, write_prompts
 
 KNOWN = frozenset({1, 2, 3})
@@ -64,7 +65,7 @@ def test_every_set_is_counted_and_languages_by_language(tmp_path: Path, monkeypa
     languages = [kind for kind, _ in sets.MADE["languages"]()[:2]]
     named = [(row["set"], row["kind"]) for row in rows if "set" in row]
     assert named == [("mt_bench", ""), ("languages", ""), *(("languages", kind) for kind in languages)]
-    assert sum(row["share"] for row in rows if "ranks" in row) == pytest.approx(1)
+    assert sum(row["share"] for row in rows if "ranks" in row) == figure(1.0)
 
 
 @needs_smollm2
