@@ -97,6 +97,24 @@ class WearsOut(TableMatcher):
         super().fill(mask)
 
 
+class Cycle(TableMatcher):
+    """Allows one token after each, the next one, without end; counts its masks."""
+
+    def __init__(self, vocabulary: int):
+        super().__init__(
+            torch.eye(vocabulary, dtype=torch.bool).roll(1, 1)[[*range(vocabulary), -1]], frozenset(), None
+        )
+        self.fills = 0
+
+    def fill(self, mask: Mask) -> None:
+        self.fills += 1
+        super().fill(mask)
+
+    def forced(self) -> list[int]:
+        before = self.text[-1] if self.text else -1
+        return [(before + 1 + step) % self.allowed.shape[1] for step in range(100_000)]
+
+
 def rows_of(count: int, vocabulary: int, seed: int = 0, eos: frozenset[int] = frozenset()) -> list[RowConstraint]:
     """Constraints at the beginnings of so many texts."""
     return [RowConstraint.of(TableConstraint(seed), Vocabulary(None, vocabulary, eos)) for _ in range(count)]

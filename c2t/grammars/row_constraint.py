@@ -82,7 +82,7 @@ class RowConstraint:
         return mask
 
     def forced(self, path: Path) -> Path:
-        """Return the tokens that must follow a path, at most LONGEST_RUN."""
+        """Return tokens that must follow a path, as far as they were asked for."""
         self.mask(path)
         end = path
         while (token := self._forced.get(end)) is not None:

@@ -40,6 +40,7 @@ from c2t.policies.spec import describe
 from c2t.protocols import Policy
 from c2t.replay.prompts import Prompt, default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
+from c2t.storage import paths as checkpoints
 from c2t.storage.paths import DEFAULT_PAIR
 from c2t.study.interval import Interval, Sums, bootstrap
 from c2t.verification.prompt_ids import check_length
@@ -271,15 +272,14 @@ def main(
     for name in skipped:
         if name not in OTHERS:
             raise InputError(f"--skip {name!r} is none of: {'; '.join(OTHERS)}")
-    for name in skipped if batch > 1 else ():
-        if name in LOOPS:
-            raise InputError(f"--skip {name!r}: in a batch it may be the faster loop, which the ratios are over")
+    if batch > 1 and (loop := next((name for name in skipped if name in LOOPS), None)):
+        raise InputError(f"--skip {loop!r}: in a batch it may be the faster loop, which the ratios are over")
     if sets is None and data is None:
         prompts_of = {path.stem: read_prompts(path) for path in default_prompts(pair, "bench")}
     else:
         prompts_of = prompt_sets(sets.split(",") if sets else FOLDERS, data)
-    of_pair = [prompt for path in default_prompts(pair, "bench") for prompt in read_prompts(path)]
-    parts = {name: divided(name, available, prompts, of_pair, batch) for name, available in prompts_of.items()}
+    of_pair = [prompt for path in checkpoints.prompts_of(pair, "bench") for prompt in read_prompts(path)]
+    parts = {name: divided(name, of_set, prompts, of_pair, batch) for name, of_set in prompts_of.items()}
     check_idle()  # before minutes of loading
     loaded = load_pair(pair, draft=draft)
     ours, chosen = policy_of(loaded, policy, batch, temperature)
@@ -339,7 +339,7 @@ def divided(
     name: str, of_set: Sequence[Prompt], judged: int, of_pair: Sequence[Prompt], batch: int
 ) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
     """Return prompts to judge on, and those that settings are chosen on: the rest of the set, or where that is too
-    small the pair's own. InputError where neither is enough."""
+    small the pair's own, of which there may be none. InputError where neither is enough."""
     others = CHOSEN_ON * batch
     taken = spread(of_set, judged + others)
     rest = taken[judged:] if len(taken) == judged + others else [prompt for prompt in of_pair if prompt not in of_set]

@@ -30,7 +30,7 @@ from pipelines.bench.long_texts import prompts_of, sizes_of
 from pipelines.bench.vocabulary import POLICY
 from pipelines.options import PairName
 
-LENGTHS = "256,512,1024,2048,4096,6144"
+LENGTHS = "512,1024,2048,4096"
 HEAD, NGRAMS_ALONE, BOTH = "head", "n-grams", "head and n-grams"
 
 

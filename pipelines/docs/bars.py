@@ -5,6 +5,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from pipelines.bench.breakdown import PARTS
+from pipelines.docs.card import card
 
 WIDTH, BAR, GAP, MARGIN, NAMES = 720, 26, 14, 16, 250  # pixels
 KEY_COLUMNS, KEY_LINE = 5, 20
@@ -13,7 +14,7 @@ COLOURS = ("#1f5fa8", "#8db8e6", "#1a7f4b", "#8fd0ab", "#c2410c", "#f59e0b", "#f
 
 
 def svg(rows: Sequence[dict[str, Any]]) -> str:
-    """Draw the figures of some policies as SVG, on a white card that can be read in a light and in a dark theme."""
+    """Draw the figures of some policies as SVG."""
     longest = max(row["watched"] for row in rows)
     scale = (WIDTH - NAMES - 70) / longest
     key_lines = -(-len(PARTS) // KEY_COLUMNS)
@@ -35,12 +36,4 @@ def svg(rows: Sequence[dict[str, Any]]) -> str:
         y = below + number // KEY_COLUMNS * KEY_LINE
         drawn.append(f'<rect x="{x}" y="{y + 3}" width="11" height="11" fill="{colour}"/>')
         drawn.append(f'<text x="{x + 16}" y="{y + 13}">{part}</text>')
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}">',
-            "<style>text { font: 12px ui-sans-serif, Helvetica, Arial, sans-serif; fill: #1f2328; }</style>",
-            f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
-            *drawn,
-            "</svg>\n",
-        ]
-    )
+    return card(WIDTH, height, drawn)

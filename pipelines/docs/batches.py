@@ -6,7 +6,7 @@ from pathlib import Path
 from c2t.costs.statistics import Statistics
 from c2t.study.batches import Speed
 from c2t.study.interval import Interval
-from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, number, table
+from pipelines.docs.cells import LENGTH, grouped, interval, length, number, table
 from pipelines.docs.result_lines import RESULTS, Line, computed, lines, source
 
 DRAWN = "bfloat16"  # the type whose speeds are drawn: the default of a CPU with AMX tiles
@@ -24,9 +24,9 @@ def batches() -> str:
             continue
         figures = line["figures"]
         speed, ratio = f"{figures['tokens_per_second'][0]:.0f}", interval(figures["against_plain"])
-        counts = (*lengths(figures["tau"]), number(figures["gamma"]))
+        counts = (length(figures["tau"]), number(figures["gamma"]))
         rows.append((run, str(batch), contender, f"`{figures['label']}`", speed, ratio, *counts))
-    columns = ("pair", "prompts", "what", "setting", "tokens/s", "/ plain", *LENGTHS, "gamma")
+    columns = ("pair", "prompts", "what", "setting", "tokens/s", "/ plain", LENGTH, "gamma")
     return table(columns, grouped(rows, 2), "\n".join(_sources(latest.values())))
 
 
@@ -124,14 +124,14 @@ def serving() -> str:
                 *(f"{figures['first_token'][at]:.0f}" for at in ("p50", "p99")),
                 *(f"{figures['per_token'][at]:.1f}" for at in ("p50", "p99")),
                 f"{begin}, {middle}, {end}",
-                *lengths(figures["tau"]),
+                length(figures["tau"]),
                 str(figures["texts_compared"]),
             )
         )
     run, *others = ({**line["configuration"], "pair": "", "sources": {}} for line in measured)
     assert all(other == run for other in others), "one note stands below all rows: measure all pairs with one setting"
     columns = ("pair, policy", "tokens/s", "first token, ms", "99 %", "per further token, ms", "99 %")
-    columns += ("MiB at begin, middle, end", *LENGTHS, "texts equal to those alone")
+    columns += ("MiB at begin, middle, end", LENGTH, "texts equal to those alone")
     how = f"{run['requests']} requests, Poisson arrivals at {run['rate']:g} a second, {run['at_once']} together, up to "
     how += f"{run['max_new_tokens']} new tokens, {run['cancelled']:.0%} cancelled, {run['malformed']:.0%} malformed "
     how += f"and refused; {computed(run)}"

@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Sequence
 from math import isclose
 
-LENGTHS = ("acceptance length", "tau")  # the columns of `lengths`
+LENGTH = "acceptance length"  # the column of `length`
+LENGTHS = (LENGTH, "tau")  # the columns of `lengths`
+
+
+def length(tau: float) -> str:
+    """Return the acceptance length alone; see `lengths`."""
+    return lengths(tau)[0]
 
 
 def lengths(tau: float, form: str = ".2f") -> tuple[str, str]:

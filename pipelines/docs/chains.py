@@ -1,6 +1,6 @@
 """Tables of trees and chains on one head, from the lines of `pipelines.bench chains`."""
 
-from pipelines.docs.cells import LENGTHS, interval, lengths, table
+from pipelines.docs.cells import LENGTH, interval, length, table
 from pipelines.docs.result_lines import Line, computed, lines, source
 
 
@@ -12,7 +12,7 @@ def rules(temperature: float) -> str:
     """Return the fastest setting of each rule, and its speed over plain decoding and over the fastest chain."""
     rows = []
     for figures in (line["figures"] for line in _at(temperature)):
-        counts = (lengths(figures["tau"])[0], f"{figures['gamma']:.1f}")
+        counts = (length(figures["tau"]), f"{figures['gamma']:.1f}")
         ratios = (interval(figures[name]) for name in ("against_plain", "against_chain"))
         rows.append((figures["family"], *counts, *ratios))
     line = _at(temperature)[-1]
@@ -21,7 +21,7 @@ def rules(temperature: float) -> str:
         f"{min(run['sets'].values())} prompts of each of {len(run['sets'])} sets, {run['max_new_tokens']} new tokens"
     )
     note = source(line, f"{texts}, T = {temperature:g}; {computed(run)}")
-    return table(("rule", LENGTHS[0], "gamma", "/ plain", "/ the fastest chain"), rows, note)
+    return table(("rule", LENGTH, "gamma", "/ plain", "/ the fastest chain"), rows, note)
 
 
 def over_chain(family: str, temperature: float) -> str:

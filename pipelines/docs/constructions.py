@@ -1,7 +1,7 @@
 """Tables of docs/results/constructions.md: every policy, and many settings of some, on the embedded pair."""
 
 from c2t.study.points import read_points
-from pipelines.docs.cells import LENGTHS, lengths, table
+from pipelines.docs.cells import LENGTH, LENGTHS, length, lengths, table
 from pipelines.docs.result_lines import RESULTS, lines, size, source
 
 USUAL = "target-only"  # the rule of ranked trees
@@ -32,7 +32,7 @@ def points() -> str:
     """Return the counts of every setting of the committed sweep."""
     (measured,) = read_points(RESULTS / "tiny-front.jsonl").values()
     rows = [
-        (f"`{point.label}`", lengths(point.tau)[0], f"{point.gamma:.1f}", f"{point.total.draft_passes:.1f}")
+        (f"`{point.label}`", length(point.tau), f"{point.gamma:.1f}", f"{point.total.draft_passes:.1f}")
         for point in measured
         if point.gamma <= MOST
     ]
@@ -40,4 +40,4 @@ def points() -> str:
     run = line["configuration"]
     how = f"{size(run)}, T = {run['temperature']:g}, draft `eagle`"
     note = source(line, how, f"the oracle: {last['hardware']}")
-    return table(("policy", LENGTHS[0], "gamma", "draft passes"), rows, note)
+    return table(("policy", LENGTH, "gamma", "draft passes"), rows, note)

@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, log2
 
-from pipelines.docs.result_lines import Line
+from pipelines.docs.card import card
+from pipelines.docs.result_lines import BY_PROMPT, Line, lines, source
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 320, 50, 130, 40, 46  # pixels; the last four: margins of the plot
 APART = 15  # of two names
 COLOURS = ("#1f5fa8", "#c2410c", "#1a7f4b")
-INK, PALE = "#1f2328", "#e4e7eb"
+PALE = "#e4e7eb"
 
 
 def svg(rows: Sequence[Line]) -> str:
-    """Draw each way's figures as a line with its intervals, on a white card for light and dark themes."""
+    """Draw each way's figures as a line with its intervals."""
     sizes = sorted({row["prefix"] for row in rows})
     top = ceil(max(row["acceptance_length"][2] for row in rows))
 
@@ -44,15 +45,7 @@ def svg(rows: Sequence[Line]) -> str:
         drawn.append(f'<text x="{WIDTH - RIGHT + 10}" y="{height + 4:.1f}" style="fill: {colour}">{way}</text>')
     drawn.append(f'<text x="{LEFT - 30}" y="{TOP - 16}">acceptance length</text>')
     drawn.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">tokens before</text>')
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}">',
-            f"<style>text {{ font: 12px ui-sans-serif, Helvetica, Arial, sans-serif; fill: {INK}; }}</style>",
-            f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>',
-            *drawn,
-            "</svg>\n",
-        ]
-    )
+    return card(WIDTH, HEIGHT, drawn)
 
 
 def apart(heights: Sequence[float]) -> list[float]:
@@ -61,3 +54,11 @@ def apart(heights: Sequence[float]) -> list[float]:
     for above, below in pairwise(range(len(moved))):
         moved[below] = max(moved[below], moved[above] + APART)
     return moved
+
+
+def origin() -> str:
+    """Return where the lines were counted, in small print."""
+    line = lines("lengths.jsonl")[0]
+    run = line["configuration"]
+    how = f"{run['prompts']} prompts of each length, {run['max_new_tokens']} new tokens, T = {run['temperature']:g}"
+    return source(line, how, f"`{run['policy']}`", BY_PROMPT)

@@ -1,6 +1,6 @@
 """Tables of docs/parallel.md and docs/results/parallel.md: drafts that give all positions in one forward."""
 
-from pipelines.docs.cells import LENGTHS, extent, interval, lengths, table
+from pipelines.docs.cells import LENGTH, extent, interval, length, table
 from pipelines.docs.result_lines import Line, computed, lines, source
 
 FIT, MARGINALS = "medusa+fit", "all on marginals"
@@ -38,7 +38,7 @@ def _speed(shown: list[Line], trees: bool) -> str:
     rows = []
     for line in shown:
         figures = line["figures"]
-        counts = (lengths(figures["tau"])[0], f"{figures['gamma']:.1f}", f"{figures['draft_passes']:.1f}")
+        counts = (length(figures["tau"]), f"{figures['gamma']:.1f}", f"{figures['draft_passes']:.1f}")
         rate, ratio = f"{figures['tokens_per_second'][0]:.0f}", interval(figures["against_plain"])
         tree = (f"`{figures['label']}`",) if trees else ()
         rows.append((f"`{figures['contender']}`", *tree, rate, ratio, *counts))
@@ -46,4 +46,4 @@ def _speed(shown: list[Line], trees: bool) -> str:
     how = f"{run['prompts']} prompts of each of {len(run['sets'])} sets, {run['max_new_tokens']} new tokens"
     note = source(shown[-1], f"{how}, T = {run['temperature']:g}, one at a time; {computed(run)}")
     named = ("draft", *(("its fastest tree",) if trees else ()))
-    return table((*named, "tokens/s", "/ plain", LENGTHS[0], "gamma", "draft passes"), rows, note)
+    return table((*named, "tokens/s", "/ plain", LENGTH, "gamma", "draft passes"), rows, note)

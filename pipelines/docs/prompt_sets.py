@@ -3,7 +3,7 @@
 from pipelines.bench.contenders import HIERARCHICAL, PLAIN, TREE
 from pipelines.bench.decoding import ALL
 from pipelines.bench.prompt_sets.sets import FOLDERS
-from pipelines.docs.cells import interval, lengths, table
+from pipelines.docs.cells import interval, length, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
 from pipelines.docs.speed import SETS, kind, origins, runs
 
@@ -41,8 +41,13 @@ def own_speed() -> str:
     return table(("way to decode", "tokens/s", "speed over plain decoding"), rows, origin(f"SmolLM2-135M; {sets}"))
 
 
+def same_text() -> str:
+    """Return the share of c2t's texts that equal plain decoding's of the same weights, token for token."""
+    return f"{min(line['figures']['equal_to_plain'] for ways in by_set().values() for line in ways.values()):.0%}"
+
+
 def by_texts() -> str:
-    """Return the trees' speeds over plain decoding by set, in the run of `own_speed`, and by kind of text."""
+    """Return the trees' speeds over plain decoding by set and by kind of text."""
     shown = {name: by_set()[key] for key, name in NAMES.items()}
     measured = {run: line for run, line in runs().items() if run.set == ALL and run.texts.batch == 1}
     for run, line in measured.items():
@@ -52,10 +57,9 @@ def by_texts() -> str:
     for name, ways in shown.items():
         tree, hierarchical = (ways.get(way, {}).get("figures", {}) for way in (TREE, HIERARCHICAL))
         ratios = (interval(figures.get("against_plain")) for figures in (tree, hierarchical))
-        rows.append((name, lengths(tree["tau"])[0], *ratios))
+        rows.append((name, length(tree["tau"]), *ratios))
     columns = ("prompts", "acceptance length", "tree / plain", "hierarchical / plain")
-    others = [ways[TREE] for name, ways in shown.items() if name not in NAMES.values()]
-    return table(columns, rows, origins(others))
+    return table(columns, rows, origins(ways[TREE] for name, ways in shown.items() if name not in NAMES.values()))
 
 
 def origin(*more: str) -> str:

@@ -103,7 +103,7 @@ def origin(run: Ways) -> str:
 
 def by_processor() -> str:
     """Return c2t's ways on the machine of `speed.first_run` and on this one, all sets together."""
-    machines = first_run()[ALL], ways()
+    machines = first_run(), ways()
     rows = []
     for name in (name for name in machines[0] if name in machines[1] and name.startswith("c2t")):
         speeds = [(f"{speed(ways[name]):.0f}", interval(ways[name]["figures"]["against_plain"])) for ways in machines]
@@ -130,11 +130,8 @@ def llama_bench() -> str:
 
 def row_prices() -> str:
     """Return what a step of 2 to 16 rows costs over a step of one, in %, for every program; a later run stands for an
-    earlier one, and runs with fewer threads are left out."""
-    most = max(line["configuration"]["threads"] for line in lines("forward.jsonl"))
-    latest = {
-        line["figures"]["way"]: line for line in lines("forward.jsonl") if line["configuration"]["threads"] == most
-    }
+    earlier one."""
+    latest = {line["figures"]["way"]: line for line in of_threads("forward.jsonl")}
     sizes, rows = (2, 4, 8, 16), []
     for way, line in latest.items():
         cost = dict(zip(line["figures"]["rows"], map(sum, line["figures"]["milliseconds"]), strict=True))

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, number, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
 
-TREE, STAGED = "tree", "hierarchical"
-WAYS = {"rehearsed": STAGED}  # what ways of older result lines are called
+WAYS = {"rehearsed": "hierarchical"}  # what ways of older result lines are called
 SETS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "mt_bench": "MT-bench", "all": "all three"}
 
 
@@ -72,26 +71,11 @@ def origins(measured: Iterable[Line]) -> str:
     return "\n".join(notes)
 
 
-def first_run() -> dict[str, dict[str, Line]]:
-    """Return the lines of the shortest greedy texts decoded one by one, which all rivals generated, by set and way."""
+def first_run() -> dict[str, Line]:
+    """Return the lines of the shortest greedy texts decoded one by one, which all rivals generated, by way."""
     measured = runs()
     shortest = min(run.texts for run in measured if run.texts[:2] == (0, 1))
-    by_set: dict[str, dict[str, Line]] = {}
-    for run, line in measured.items():
-        if run.texts == shortest:
-            by_set.setdefault(run.set, {})[run.contender] = line
-    return by_set
-
-
-def same_text() -> str:
-    """Return the share of c2t's texts in that run that equal plain decoding's of the same weights, token for token."""
-    shares = {
-        line["figures"]["equal_to_plain"]
-        for ways in first_run().values()
-        for way, line in ways.items()
-        if way.startswith("c2t")
-    }
-    return f"{min(shares):.0%}"
+    return {run.contender: line for run, line in measured.items() if run.texts == shortest and run.set == "all"}
 
 
 def decoding() -> str:

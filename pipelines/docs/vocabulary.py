@@ -2,17 +2,12 @@
 `pipelines.bench vocabulary`."""
 
 from pipelines.bench.vocabulary import FULL
+from pipelines.docs import prompt_sets
 from pipelines.docs.cells import interval, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, lines, source
 
 WAYS = ("reduced", "without the text's", "full")
-NAMES = {
-    "mt_bench": "MT-bench",
-    "functions": "Python functions",
-    "problems": "problems of mathematics",
-    "documents": "documents to summarise",
-    "languages": "ten languages",
-}
+NAMES = {**prompt_sets.NAMES, "documents": "documents to summarise"}
 
 
 def measured(key: str) -> list[Line]:

@@ -17,7 +17,7 @@ from c2t.errors import InputError
 from c2t.grammars.constraint import Vocabulary
 from c2t.grammars.constraints import Constraints
 from c2t.grammars.forced import LEAST, completed
-from c2t.grammars.row_constraint import RowConstraint
+from c2t.grammars.row_constraint import LONGEST_RUN, RowConstraint
 from c2t.kernels import masks, walk
 from c2t.kernels.native import kernels
 from c2t.models.loading.load import Pair
@@ -31,7 +31,7 @@ from c2t.verification.target_verifier import generate
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH
 from tests.kernels.test_walk import assert_same_path
 from tests.marks import slow_except
-from tests.table_constraint import GivesUp, TableConstraint, WearsOut, followers, follows, rows_of
+from tests.table_constraint import Cycle, GivesUp, TableConstraint, WearsOut, followers, follows, rows_of
 from tests.test_tree import trees
 from tests.toys import PROMPTS, VOCABULARY, emitted, toy_drafts, toy_target, toy_tokenizer
 
@@ -110,6 +110,18 @@ def forced_after(token: int) -> int:
     row = rows_of(1, VOCABULARY)[0]
     row._matcher.text.append(token)
     return len(row.forced(()))
+
+
+def test_a_run_of_forced_tokens_costs_one_mask_and_a_hostile_one_no_memory() -> None:
+    matcher = Cycle(VOCABULARY)
+    row = RowConstraint(lambda: matcher, VOCABULARY, frozenset())
+    text = []
+    for number in range(2 * LONGEST_RUN):
+        assert matcher.fills == -(-number // LONGEST_RUN)
+        assert len(row.forced(())) == LONGEST_RUN - number % LONGEST_RUN
+        text.append(row.required(()).only)
+        row.advance(text[-1:])
+    assert text == [number % VOCABULARY for number in range(2 * LONGEST_RUN)]
 
 
 def test_what_is_improbable_is_not_continued() -> None:

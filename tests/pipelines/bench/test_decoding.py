@@ -148,6 +148,13 @@ def test_ways_can_be_left_out(home: Path, tmp_path: Path) -> None:
     assert alone["c2t, tree"]["equal_to_float32"] is None
 
 
+def test_a_pair_without_prompts_of_its_own_is_judged_on_a_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Someone's model has none; a set that is too small is still refused in one line."""
+    monkeypatch.setattr(decoding.checkpoints, "prompts_of", lambda *_: [])
+    done = CliRunner().invoke(app, ["decoding", "--pair", "tiny", "--sets", "languages", "--prompts", "999"])
+    assert str(done.exception).startswith("languages has 100 prompts")
+
+
 def test_a_set_without_other_prompts_is_judged_whole() -> None:
     of_set, of_pair = ([Prompt(number, name, [f"{name} {number}"], name) for number in range(4)] for name in "ab")
     whole = divided("a", of_set, 4, [*of_set[:1], *of_pair], 1)
