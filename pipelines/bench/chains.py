@@ -9,7 +9,7 @@ target's forward over its tokens, by one measured curve, and of the rest of a re
 draft and is measured with each setting. Estimates are calibrated, and settings are chosen, on other prompts.
 
 At T > 0 the drafted tokens are the most probable ones. The chain of sampled tokens, which is DeepSpec's own rule, is
-judged too, by live runs.
+judged too, by live runs, and with its chosen length only.
 """
 
 import itertools
@@ -62,7 +62,7 @@ BETAS = (0.98, 0.95, 0.9, 0.7, 0.55, 0.4, 0.2)
 SETS = (*FOLDERS, "functions", "documents")
 OTHERS = ("gsm8k_train.jsonl", "self_instruct.jsonl")
 TURNS, MEASURED, NEW_TOKENS = 6, 3, 64  # in which costs are measured, on so many texts
-Field = Mapping[str, tuple[Pair, Sequence[Policy]]]  # family -> the pair that it drafts with, and its settings
+Field = dict[str, tuple[Pair, Sequence[Policy]]]  # family -> the pair that it drafts with, and its settings
 VERIFIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # tokens of timed forwards
 
 
@@ -255,6 +255,8 @@ def main(
     field = families(loaded, fit(loaded, ids, settings, LENGTH, K), network, temperature)
     costs = measure(field, ids[:MEASURED])
     chosen = fastest(judge(field, of_sets.others, settings, "chooses"), costs)
+    if SAMPLED in field:  # live, so one setting alone takes as long as all those of a family of counted ones
+        field[SAMPLED] = loaded, [policy for policy in field[SAMPLED][1] if label(policy) == chosen[SAMPLED]]
     points = judge(field, [prompt for of in of_sets.judged.values() for prompt in of], settings, "judges")
     lengths = {name: len(of) for name, of in of_sets.judged.items()}
     rows = list(figures(points, chosen, costs, lengths))
