@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -210,9 +211,11 @@ class Contenders(NamedTuple):
     others: dict[str, list[Contender]]
 
 
-def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy], str], batch: int) -> Contenders:
+def contenders(
+    pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy], str], batch: int, skipped: Sequence[str] = ()
+) -> Contenders:
     """Return what competes at a batch size. chosen: the policy to show; with hierarchical speculation also its trees
-    alone. how(policy): its text.
+    alone. how(policy): its text. skipped: names of what does not compete, and is not loaded.
 
     transformers' prompt lookup and its compiled step generate one text at a time. No pair has an assistant, a smaller
     model with the same tokenizer.
@@ -221,17 +224,20 @@ def contenders(pair: Pair, plain: Policy, chosen: Policy, how: Callable[[Policy]
     ours = [Ours(PLAIN, "", pair, plain), Ours(TREE, how(tree), pair, tree)]
     if tree is not chosen:
         ours.append(Ours(HIERARCHICAL, how(chosen), pair, chosen))
-    models = {name: stock(pair, name) for name in DTYPES}
-    loops = [Transformers(name, "", model) for name, model in zip(LOOPS, models.values(), strict=True)]
-    if batch > 1:
-        return Contenders(ours, loops, {})
-    lookup = [
-        Transformers(LOOKUP, f"{count} tokens, {name}", model, {"prompt_lookup_num_tokens": count})
-        for name, model in models.items()
-        for count in LOOKED_UP
+    model = cache(partial(stock, pair))  # of a dtype
+    loops = [
+        Transformers(loop, "", model(name)) for loop, name in zip(LOOPS, DTYPES, strict=True) if loop not in skipped
     ]
-    compiled = [Compiled(COMPILED, name, stock(pair, name)) for name in DTYPES]
-    return Contenders(ours, loops, {LOOKUP: lookup, COMPILED: compiled})
+    others: dict[str, list[Contender]] = {}
+    if batch == 1 and LOOKUP not in skipped:
+        others[LOOKUP] = [
+            Transformers(LOOKUP, f"{count} tokens, {name}", model(name), {"prompt_lookup_num_tokens": count})
+            for name in DTYPES
+            for count in LOOKED_UP
+        ]
+    if batch == 1 and COMPILED not in skipped:
+        others[COMPILED] = [Compiled(COMPILED, name, stock(pair, name)) for name in DTYPES]
+    return Contenders(ours, loops, others)
 
 
 def tree_of(policy: Policy) -> Policy:

@@ -310,12 +310,11 @@ def main(
     }
     comparisons: dict[str, Comparison] = {}
     with ExitStack() as running, progress_bar("decoding", "runs") as report:
-        field = contenders(ours, Plain(), chosen, partial(how, ours), batch)
+        field = contenders(ours, Plain(), chosen, partial(how, ours), batch, skipped)
         field.ours.extend(rounded)
         for program in programs:
             field.others.update(running.enter_context(program.start(loaded)))
-        field.generate[:] = [loop for loop in field.generate if loop.name not in skipped]
-        for name in skipped:
+        for name in skipped:  # of a program, some of whose ways compete
             field.others.pop(name, None)
         check_idle()
         per_set, done = calls(field, -(-prompts // batch)), count(1)
