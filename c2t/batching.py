@@ -283,6 +283,8 @@ class BatchDecoder:
         with self._lock:
             if self._suspects:
                 return [self._suspects.popleft()]
+            self._queue.extendleft(reversed(self._tried))  # also where the last suspect was cancelled before its round
+            self._tried.clear()
             while self._queue and len(admitted) < rows and self._needed(self._queue[0]) <= tokens:
                 admitted.append(self._queue.popleft())
                 tokens -= self._needed(admitted[-1])
@@ -301,13 +303,11 @@ class BatchDecoder:
         self._end_trial()
 
     def _end_trial(self) -> None:
-        """Set aside the request that ran alone; after the last one, put all of them back into the queue."""
+        """Set aside the request that ran alone; after the last one, the next step puts all of them back into the
+        queue."""
         with self._lock:
             self._tried.extend(request for request in self._requests if request.finish is None)
             self._running = None
-            if not self._suspects:
-                self._queue.extendleft(reversed(self._tried))
-                self._tried.clear()
 
     def _updates(self, requests: list[Request]) -> Iterator[Update]:
         """Yield the tokens of each request since its last Update."""

@@ -222,6 +222,19 @@ def test_an_error_of_one_request_costs_no_other_its_text(
     assert (decoder.running, decoder.waiting) == (0, 0)
 
 
+def test_who_ran_alone_goes_on_where_the_last_suspect_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of()
+    ran, gone = (decoder.submit(prompt, NEW, sequence=number) for number, prompt in enumerate(PROMPTS[:2]))
+    with monkeypatch.context() as broken:
+        broken.setattr(batching, "speculate", raising(torch.OutOfMemoryError))
+        decoder.step()
+    assert [news.request for news in decoder.step()] == [ran]
+    decoder.cancel(gone)
+    finish(decoder)
+    assert (ran.finish, ran.tokens) == ("length", alone("plain", 0, 0))
+    assert (decoder.running, decoder.waiting) == (0, 0)
+
+
 def test_rows_go_on_after_a_step_that_fails_while_it_drops_others(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of(max_rows=2)
     gone, ran, waits = (decoder.submit(prompt, NEW, sequence=number) for number, prompt in enumerate(PROMPTS[:3]))
