@@ -2,8 +2,10 @@
 or calls of tools."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from c2t.errors import InputError, check_kind, counted, short_repr
@@ -13,6 +15,10 @@ from c2t.grammars.tool_calls import FRAME, ToolFrame
 
 LONGEST = 64 * 1024  # bytes of a schema, an expression or a grammar
 DEEPEST = 32  # objects and lists inside of each other, in a schema
+MULTIPLE = re.compile(r'"multipleOf"\s*:\s*([0-9][0-9.]*)')
+# Least common multiple of a schema's `multipleOf`: the library has a state for each remainder, and limits do not count
+# them. A million takes 10 seconds and 0.4 GB, and what takes all memory ends the process.
+LARGEST_MULTIPLE = 10**5
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Grammar:
     the schema. A text ends by itself where the grammar is complete; one that meets its limit of tokens before is a
     prefix of a valid text. kind: "json", "regex", "lark". source: what it was made of, as text.
 
-    Raises InputError for a source of over LONGEST bytes or a schema deeper than DEEPEST.
+    Raises InputError for a source of over LONGEST bytes, a schema deeper than DEEPEST, and too large a `multipleOf`.
     """
 
     kind: str
@@ -36,6 +42,8 @@ class Grammar:
             raise InputError("a constraint holds half of a surrogate pair, which is no text") from error
         if size > LONGEST:
             raise InputError(f"a constraint of {counted(size)} bytes: at most {LONGEST:,} are served")
+        if self.kind != "regex":
+            _check_multiples(self.source)
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool | str) -> "Grammar":
@@ -114,6 +122,16 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"the schema is no JSON: {error or 'nested too deeply'}") from error
+
+
+def _check_multiples(source: str) -> None:
+    """Raise InputError where `multipleOf` has too many remainders; those of `allOf` have them together. Zeros around
+    its digits cost nothing."""
+    plain = re.sub(r"\\u00([4-7][0-9a-fA-F])", lambda code: chr(int(code[1], 16)), source)
+    digits = [number.replace(".", "").strip("0")[:18] or "1" for number in MULTIPLE.findall(plain)]
+    if lcm(*map(int, digits)) > LARGEST_MULTIPLE:
+        most = f"at most {LARGEST_MULTIPLE:,}, without zeros at its end, is served"
+        raise InputError(f"multipleOf: {', '.join(digits[:3])}: a least common multiple of {most}")
 
 
 def _check_depth(schema: Any) -> None:

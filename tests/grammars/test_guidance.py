@@ -88,6 +88,19 @@ REFUSED = {
     "a rule without end": (lambda: Grammar.lark("start: start"), "allows no token"),
     "a limit of a rule": (lambda: Grammar.lark('start: "x" b\nb[max_tokens=3]: /[0-9]+/'), "cannot take tokens back"),
     "a number that is too long": (lambda: Grammar.json_schema({"const": 10**400}), "cannot compile it"),
+    "many remainders": (lambda: Grammar.json_schema(record(a={"multipleOf": 1.31101})), "at most 100,000"),
+    "remainders together": (
+        lambda: Grammar.json_schema({"allOf": [{"multipleOf": 331}, {"multipleOf": 337}]}),
+        "multipleOf: 331, 337: a least common multiple",
+    ),
+    "remainders of a tool": (
+        lambda: Grammar.tool_calls([{"name": "a", "parameters": record(a={"multipleOf": 131_101})}]),
+        "multipleOf: 131101: ",
+    ),
+    "remainders in Lark": (
+        lambda: Grammar.lark('start: %json {"type": "integer", "multiple\\u004ff" : 131101}'),
+        "multipleOf: 131101: ",
+    ),
     "no tools": (lambda: Grammar.tool_calls([]), "give one at least"),
     "a tool without a name": (lambda: Grammar.tool_calls([{}]), "a name is"),
     "parameters that are none": (lambda: Grammar.tool_calls([{"name": "a", "parameters": "b"}]), "must be a JSON sch"),
@@ -108,6 +121,11 @@ def test_what_is_refused(name: str) -> None:
     make, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
         make().matcher(tiny().vocabulary)
+
+
+@pytest.mark.parametrize("number", [0.01, 2.5e-7, 86_400, 1_000_000, 30_000_000])
+def test_zeros_around_a_multiple_have_no_remainders(number: float) -> None:
+    Grammar.json_schema({"type": "integer", "multipleOf": number}).matcher(tiny().vocabulary)
 
 
 def test_calls_of_tools_are_what_their_frame_says() -> None:
