@@ -2,6 +2,7 @@
 folder's packed_classifier generate.py, which `c2t.hf.export` writes, calls this."""
 
 import base64
+import copy
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -35,13 +36,14 @@ def generate(
             raise InputError("stop_strings: give the tokenizer too, as tokenizer=...")
         stop = StopStringCriteria(tokenizer, stop_strings)
         arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments.get("stopping_criteria") or []), stop])
-    decoding = _decoding(draft, policy, classifier, seed)
+    decoding = copy.copy(_decoding(draft, policy, classifier))
+    decoding.seed = seed
     return GenerationMixin.generate(model, **arguments, custom_generate=decoding)
 
 
-@cache  # so that the head is loaded once
-def _decoding(draft: str, policy: str, classifier: tuple[str, ...] | None, seed: int | None) -> TreeDecoding:
-    return TreeDecoding(draft, policy=parse(policy, lambda name=None: _classifier(classifier, name)), seed=seed)
+@cache  # so that the head is loaded once, for all seeds
+def _decoding(draft: str, policy: str, classifier: tuple[str, ...] | None) -> TreeDecoding:
+    return TreeDecoding(draft, policy=parse(policy, lambda name=None: _classifier(classifier, name)))
 
 
 def _classifier(packed_classifier: tuple[str, ...] | None, name: str | None) -> TreeClassifier:

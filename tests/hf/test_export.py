@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from c2t import C2T, Eagle2, InputError, TreeClassifier
 from c2t.cli.app import app
+from c2t.hf import tree_decoding
 from c2t.hf.export import export, shared_draft
-from c2t.hf.hub import packed, unpacked
+from c2t.hf.hub import generate, packed, unpacked
 from c2t.models.loading.load import load_pair
 from c2t.policies import MCSDPlus
 from tests.toys import toy_classifier
@@ -78,6 +79,17 @@ def test_a_streamer_is_handed_on(tmp_path: Path, model_and_tokenizer) -> None:
         how = {"custom_generate": str(tmp_path / "exported"), "trust_remote_code": True} if trees else {}
         model.generate(**inputs, max_new_tokens=12, do_sample=False, streamer=streamer(), **how)
     assert shown[True] == shown[False]
+
+
+def test_seeds_share_the_draft(model_and_tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = model_and_tokenizer
+    inputs, drafts, load = tokenizer("def add(a, b):", return_tensors="pt"), [], tree_decoding.load_draft
+    monkeypatch.setattr(tree_decoding, "load_draft", lambda *parts: drafts.append(load(*parts)) or drafts[-1])
+    settings = {"draft": "tiny", "policy": "eagle2:K=3,levels=2,N=5", "classifier": None, **inputs, "max_new_tokens": 8}
+    first, other, again = (generate(model, seed=seed, do_sample=True, **settings) for seed in (1, 2, 1))
+    assert first.equal(again)
+    assert not first.equal(other)
+    assert len(drafts) == 1
 
 
 def test_a_classifier_comes_back_as_it_was() -> None:
