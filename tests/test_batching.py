@@ -174,6 +174,15 @@ def test_a_request_cancelled_during_a_step_says_nothing_more(monkeypatch: pytest
     assert first.tokens == written
 
 
+def test_statistics_that_another_thread_reads_do_not_change() -> None:
+    decoder = decoder_of()
+    request = decoder.submit(PROMPTS[0], NEW)
+    decoder.step()
+    before, rounds = request.statistics, request.statistics.rounds
+    decoder.step()
+    assert (before.rounds, request.statistics.rounds) == (rounds, rounds + 1)
+
+
 def test_the_first_in_the_queue_holds_back_what_would_fit() -> None:
     """Or a stream of short requests would keep a long one waiting for ever."""
     decoder = decoder_of("plain", max_tokens=30)
