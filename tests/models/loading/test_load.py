@@ -346,6 +346,14 @@ def test_a_damaged_target_is_one_clear_line(
     assert logged == []
 
 
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+def test_a_model_without_files_of_a_tokenizer_is_refused(family: str, tmp_path: Path) -> None:
+    """Of these families transformers makes a tokenizer that reads no word, or each as the unknown one."""
+    language_model(FAMILIES[family]).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="special tokens only: copy tokenizer.json"):
+        load_pair(tmp_path)
+
+
 @pytest.fixture
 def smollm2(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with a head of smollm2 and no target; a small model stands for what its package holds."""
