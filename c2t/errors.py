@@ -32,9 +32,13 @@ def plain(text: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of another library's error, without its further lines."""
+    """Return the message of another library's error, without its further lines: with the second if the first ends with
+    a colon."""
+    if isinstance(error, KeyError):  # whose message is the key alone
+        return f"no entry {error}"
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    return said.splitlines()[0]
+    first, *further = (line.strip() for line in said.splitlines())
+    return f"{first} {further[0]}" if first.endswith(":") and further else first
 
 
 @contextmanager

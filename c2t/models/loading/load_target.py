@@ -77,7 +77,12 @@ def load_model(source: str, dtype: Dtype, trust_remote_code: bool, **options: An
     InputError for one that cannot be loaded."""
     with refusing(_NOT_LOADED.format(source)), _no_report():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True, trust_remote_code=trust_remote_code, **options
+            source,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by their names
+            trust_remote_code=trust_remote_code,
+            **options,
         )
     model, loading = loaded
     model.requires_grad_(False)
@@ -85,6 +90,10 @@ def load_model(source: str, dtype: Dtype, trust_remote_code: bool, **options: An
         names = ", ".join(sorted(loading["missing_keys"])[:3])
         raise InputError(
             f"{source}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again"
+        )
+    for name, stored, described in sorted(loading["mismatched_keys"]):
+        raise InputError(
+            f"{source}: {name} is {list(stored)} in its files and {list(described)} by config.json; copy them again"
         )
     return model
 

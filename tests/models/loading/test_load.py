@@ -346,11 +346,28 @@ def test_a_damaged_target_is_one_clear_line(
     assert logged == []
 
 
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"rms_norm_eps": "small"}, r"'rms_norm_eps': .* expected float, got str"),
+        ({"num_attention_heads": 2}, r"layers.0.self_attn.o_proj.weight is \[32, 48\] in its files and \[32, 24\]"),
+        ({"hidden_act": "wavy"}, "no entry 'wavy'"),
+    ],
+)
+def test_a_config_that_does_not_fit_its_model_is_named(entries: dict, said: str, tmp_path: Path) -> None:
+    """transformers says so in a second line, in a table, or by a key alone."""
+    config = save_language_model(tmp_path, language_model(FAMILIES["qwen3"])) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | entries))
+    with pytest.raises(InputError, match=said) as caught:
+        load_pair(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("family", ["qwen3", "gemma3"])
 def test_a_model_without_files_of_a_tokenizer_is_refused(family: str, tmp_path: Path) -> None:
     """Of these families transformers makes a tokenizer that reads no word, or each as the unknown one."""
     language_model(FAMILIES[family]).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="special tokens only: copy tokenizer.json"):
+    with pytest.raises(InputError, match="special tokens only: copy tokenizer"):
         load_pair(tmp_path)
 
 
