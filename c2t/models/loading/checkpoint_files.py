@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
+from safetensors import safe_open
 from transformers.utils import cached_file
 
-from c2t.errors import InputError
+from c2t.errors import InputError, refusing
+from c2t.models.loading.weight_files import INDEX, ShardIndex
 from c2t.models.target.target import check_family
 from c2t.storage.checked import OPEN, from_json, read_file
 
@@ -70,8 +72,8 @@ SCHEMAS = {"config.json": Sizes, "tokenizer_config.json": Tokenizer, "generation
 
 def check_files(source: str | Path, trust_remote_code: bool) -> None:
     """Raise InputError for a folder or Hub id whose files ask to run code without `trust_remote_code`, describe
-    sizes that its weights cannot have or a family that c2t does not know, or are no JSON. Missing files
-    are no error here."""
+    sizes that its weights cannot have or a family that c2t does not know, are no JSON, or are damaged weights. Missing
+    files are no error here."""
     family, config = None, None
     for name, schema in SCHEMAS.items():
         path = _find(source, name)
@@ -89,6 +91,8 @@ def check_files(source: str | Path, trust_remote_code: bool) -> None:
             family, config = raw.get("model_type"), path
     if family:  # after all files: their code is the better reason to refuse an unknown one
         check_family(family, f"{config}: ")
+    if config:
+        _check_weights(config.parent)
 
 
 def _find(source: str | Path, name: str) -> Path | None:
@@ -110,3 +114,15 @@ def _check_sizes(sizes: Sizes, path: Path) -> None:
             f"{path} describes at least {sizes.weights:,} weights, more than its files of "
             f"{bytes_there:,} bytes can hold; copy the files again"
         )
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise InputError that names the first damaged file; transformers does not say which of the shards it is."""
+    whole = folder / "model.safetensors"
+    index, files = folder / f"{whole.name}{INDEX}", {whole}
+    if index.exists() and not whole.exists():
+        files = {folder / name for name in from_json(ShardIndex, read_file(index), index).weight_map.values()}
+    for file in sorted(files):
+        if file.exists():
+            with refusing(f"{file}: damaged, copy it again"), safe_open(file, "pt"):
+                pass

@@ -30,7 +30,7 @@ def read_weights(
 
 
 @dataclass(frozen=True)
-class _Index:
+class ShardIndex:
     """Index of shards: tensor -> file in the same folder."""
 
     __pydantic_config__ = OPEN
@@ -39,7 +39,7 @@ class _Index:
 
 def _read_shards(path: Path) -> dict[str, Tensor]:
     """Return the tensors of all shards of an index; InputError unless they are those that it names."""
-    files, state = from_json(_Index, read_file(path), path).weight_map, {}
+    files, state = from_json(ShardIndex, read_file(path), path).weight_map, {}
     for name in sorted(set(files.values())):
         if not (path.parent / name).is_file():
             raise InputError(f"{path}: {name} is not there; copy all of its files")

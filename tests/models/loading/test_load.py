@@ -347,6 +347,22 @@ def test_a_damaged_target_is_one_clear_line(
 
 
 @pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("model-00002-of-00003.safetensors", r"00002-of-00003.safetensors: damaged, copy it again \("),
+        ("model.safetensors.index.json", r"index.json: no JSON \("),
+    ],
+)
+def test_the_damaged_file_of_a_model_in_shards_is_named(file: str, said: str, tmp_path: Path) -> None:
+    model = language_model(FAMILIES["llama"])
+    model.save_pretrained(tmp_path, max_shard_size=model.num_parameters() * model.dtype.itemsize // 2)
+    path = tmp_path / file
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(InputError, match=said):
+        load_pair(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("entries", "said"),
     [
         ({"rms_norm_eps": "small"}, r"'rms_norm_eps': .* expected float, got str"),
