@@ -54,8 +54,11 @@ def take(nodes: Blocks, index: Int[Tensor, "B m"], renumber: bool = False) -> Bl
         taken = Blocks(*(block.gather(-1, index.expand(*block.shape[:-1], -1)) for block in nodes))
         return taken._replace(whole=_renumbered(taken.whole, index, nodes.alive)) if renumber else taken
     index, out = index.contiguous(), nodes.new(index.shape[1])
-    if kernels().take(_struct(nodes), pointer(index, _WHOLE), renumber, _struct(out)):
-        raise IndexError(f"a place outside of the {nodes.alive.shape[1]} slots")
+    slots = nodes.alive.shape[1]
+    room = index.new_empty(slots) if renumber else None
+    given = pointer(index, _WHOLE), None if room is None else pointer(room, _WHOLE)
+    if kernels().take(_struct(nodes), *given, _struct(out)):
+        raise IndexError(f"a place outside of the {slots} slots")
     return out
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from c2t.kernels import nodes
 from c2t.kernels.native import kernels
 from c2t.kernels.nodes import Blocks
-from c2t.tree import Tree
+from c2t.policies.limits import MOST_CANDIDATES
+from c2t.tree import Nodes, Tree
 from tests.rounding import assert_equal_fields
 from tests.test_tree import trees
 
@@ -73,6 +74,14 @@ def test_places_outside_are_refused() -> None:
         nodes.children(
             blocks, torch.ones(2, 1).long(), torch.zeros(2, 1, 3).long(), torch.zeros(2, 1, 3), torch.zeros(2, 1)
         )
+
+
+def test_as_many_candidates_as_a_policy_may_have_are_renumbered() -> None:
+    """They are more than a thread's stack holds."""
+    blocks = Nodes.of(Tree.root(torch.tensor([3])).blocks).take(torch.zeros(1, MOST_CANDIDATES // 4).long()).blocks
+    blocks.whole[1, 0, 1:] = 0
+    index = torch.tensor([[0, 5, MOST_CANDIDATES // 4 - 1]])
+    assert nodes.take(blocks, index, renumber=True).whole[1].tolist() == [[-1, 0, 0]]
 
 
 def in_torch(function, *arguments):

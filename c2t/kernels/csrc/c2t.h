@@ -242,7 +242,7 @@ int raise_followers(const int64_t *text, long stride, long longest, const int64_
                     const prior *p);
 
 /* nodes.c */
-int take(const nodes *from, const int64_t *index, int renumber, const nodes *out);
+int take(const nodes *from, const int64_t *index, int64_t *new_index, const nodes *out);
 void join(const nodes *first, const nodes *second, const nodes *out);
 int children(const nodes *tree, const int64_t *slots, long F, long K, const int64_t *token, const float *log_prob,
              const float *entropy, const nodes *out);

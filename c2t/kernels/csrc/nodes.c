@@ -9,9 +9,9 @@
 enum { TOKEN, PARENT, DEPTH, RANK };
 enum { LOG_PROB, LOG_JOINT, ENTROPY, MAX_LOG_PROB };
 
-/* Nodes at `index`, out->slots in a row. renumber: their parents become indices into these. Returns 1 if an index
-   points outside. */
-int take(const nodes *from, const int64_t *index, int renumber, const nodes *out) {
+/* Nodes at `index`, out->slots in a row. new_index: room for a row's slots, where parents are to become indices into
+   these, else NULL; a stack has none for as many as a policy may draft. Returns 1 if an index points outside. */
+int take(const nodes *from, const int64_t *index, int64_t *new_index, const nodes *out) {
     long n = from->slots, m = out->slots, rows = from->rows;
     for (long i = 0; i < rows * m; i++)
         if (index[i] < 0 || index[i] >= n) return 1;
@@ -23,9 +23,9 @@ int take(const nodes *from, const int64_t *index, int renumber, const nodes *out
             for (long i = 0; i < m; i++) out->real[(c * rows + r) * m + i] = from->real[(c * rows + r) * n + at[i]];
         for (long i = 0; i < m; i++) out->score[r * m + i] = from->score[r * n + at[i]];
         for (long i = 0; i < m; i++) out->alive[r * m + i] = from->alive[r * n + at[i]];
-        if (!renumber) continue;
-        int64_t new_index[n], *parent = out->whole + (PARENT * rows + r) * m;
-        memset(new_index, 0, sizeof new_index);
+        if (!new_index) continue;
+        int64_t *parent = out->whole + (PARENT * rows + r) * m;
+        memset(new_index, 0, n * sizeof *new_index);
         for (long i = 0; i < m; i++) new_index[at[i]] = i;
         for (long i = 0; i < m; i++) parent[i] = parent[i] < 0 ? -1 : new_index[parent[i]];
     }
