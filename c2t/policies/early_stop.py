@@ -84,6 +84,14 @@ class MaskedDistributions(NextTokenDistributions):
 
     def __init__(self, distributions: NextTokenDistributions, expanded: Bool[Tensor, "B F"]):
         self.distributions, self.expanded = distributions, expanded
+        self.hidden, self.vocabulary = distributions.hidden, distributions.vocabulary
+        if distributions.confidence is not None:
+            self.confidence = distributions.confidence.where(expanded, 0)
+
+    @property
+    def size(self) -> int:
+        """See `NextTokenDistributions.size`."""
+        return self.distributions.size
 
     def topk_entropy(
         self, k: int, m: int | None

@@ -8,7 +8,19 @@ import torch
 
 from c2t.errors import InputError
 from c2t.kernels.budget import RoundModel
-from c2t.policies import C2T, MCSD, Budget, Chain, Eagle1, Eagle2, JointThreshold, MCSDPlus, OptTree, Plain
+from c2t.policies import (
+    C2T,
+    MCSD,
+    Budget,
+    Chain,
+    ConfidenceChain,
+    Eagle1,
+    Eagle2,
+    JointThreshold,
+    MCSDPlus,
+    OptTree,
+    Plain,
+)
 from c2t.policies.budget import STEP, BudgetSession, row_weights, weights_of
 from c2t.policies.round_costs import LEAD, Attention, Curve, Overhead, Profile, RoundCosts, best_gain
 from c2t.policies.spec import describe, parse, split
@@ -18,7 +30,17 @@ from c2t.tree import Tree
 from c2t.verification.target_verifier import generate
 from tests.every_policy import toy_costs
 from tests.rounding import figure
-from tests.toys import PROMPTS, TableDraft, random_table, root_of, toy_classifier, toy_drafts, toy_target
+from tests.toys import (
+    PROMPTS,
+    TableDraft,
+    deep_pairs,
+    random_table,
+    root_of,
+    run,
+    toy_classifier,
+    toy_drafts,
+    toy_target,
+)
 
 INNER = Eagle2(K=4, levels=3, N=None)
 C2T_POLICY = C2T(toy_classifier(label="accepted_given_parent"), beta=0.001, K=4, W=6, levels=3)
@@ -217,6 +239,15 @@ def test_every_node_of_a_narrowed_tree_is_a_guess_of_the_draft(inner) -> None:
                 scaled = (table(row, path[:-1]) * (0.3, 1.0, 4.0, 9.0)[row]).log_softmax(0)
                 assert tree.log_prob[row, slot].item() == figure(scaled[path[-1]].item(), 100, torch.float32)
                 assert path[:-1] in paths
+
+
+@pytest.mark.parametrize(("name", "by"), [("lm", "margin"), ("dspark", "margin"), ("dspark", "confidence")])
+def test_chains_cut_by_confidence_are_expanded_in_some_rows_alone(name: str, by: str) -> None:
+    target, draft = deep_pairs()[name]
+    policy = Budget(ConfidenceChain(by, slope=0.001, length=3), costs=toy_costs(3, a_token=0.05, per_level=0.01))
+    tokens, steps = run(target, draft, policy, PROMPTS)
+    assert len({size for step in steps[1:] for size in step.tree.sizes.tolist()}) > 1
+    assert tokens == run(target, None, Plain(), PROMPTS)[0]
 
 
 @pytest.mark.parametrize("nodes", [4, 11])
