@@ -26,6 +26,7 @@ from c2t.models.loading.fingerprint import ending_files, fingerprint
 from c2t.models.loading.hub import download_size, fetch
 from c2t.models.loading.names import drafts_of, parts
 from c2t.models.target import gguf_target
+from c2t.models.target.families import FAMILIES
 from c2t.records.schema import MANIFEST, Harvest
 from c2t.storage import paths as checkpoints
 from c2t.storage.checked import from_json, read_file
@@ -108,6 +109,13 @@ def arithmetic() -> str:
         return f"c2t's kernels in C: sums in float32, products with bfloat16 weights {PRODUCTS[fastest_in_bf16()]}"
     why = f"${MARCH} is {OFF}" if os.environ.get(MARCH) == OFF else "no C compiler here that makes c2t's kernels"
     return f"torch, several times slower: {why}"
+
+
+def _computed(model_type: object) -> str:
+    """Return how a target of this type is computed on this machine's CPU."""
+    if model_type in FAMILIES:
+        return f"{arithmetic()}; for shapes that they cannot run, torch" if kernels() is not None else arithmetic()
+    return f"torch, slower: c2t's kernels are for {', '.join(FAMILIES)}"
 
 
 def parameters(folder: Path) -> int:
@@ -195,6 +203,7 @@ def _model(path: Path) -> Facts:
     size: dict[str, Any] = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
     size |= {"parameters": count} if (count := parameters(path)) else {}
     about: dict[str, Any] = {"head": _head(path)} if title == heads else {}
+    about |= {"on a CPU": _computed(raw.get("model_type"))} if is_language_model(path) else {}
     about |= {name: raw[name] for name in (*names, "max_position_embeddings", "dtype") if name in raw}
     return Facts(title, {"folder": path, "fingerprint": fingerprint(path), **about, **size})
 

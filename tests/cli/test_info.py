@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from c2t.cli.info import folder, info
+from c2t.cli.info import arithmetic, folder, info
 from c2t.models.loading import hub
 from c2t.models.loading.chat_templates import conversation
 from c2t.storage.published import PUBLISHED
 from tests.eagle3_reference import MIXED, deepspec, flat, speculators
 from tests.eagle_reference import CONFIG
-from tests.toys import toy_tokenizer
+from tests.toys import FAMILIES, language_model, save_language_model, toy_tokenizer
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,3 +140,11 @@ def test_every_pair_has_a_template_that_is_known(name: str) -> None:
     tokenizer.chat_template = "{% for m in messages %}w1 w2 {% endfor %}"
     assert conversation(tokenizer, PUBLISHED[name].template, ["w3"])
     assert PUBLISHED[name].template in ("vicuna", "llama2", "llama3", "chat")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_a_models_folder_says_how_it_is_computed_here(family: str, tmp_path: Path) -> None:
+    save_language_model(tmp_path, language_model(FAMILIES[family]))
+    (facts,) = folder(tmp_path)
+    said = arithmetic() if family == "qwen3" else "torch, slower: c2t's kernels are for llama, "
+    assert facts.values["on a CPU"].startswith(said)
