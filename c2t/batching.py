@@ -367,8 +367,9 @@ class BatchDecoder:
         """Add each row's tokens to its request; return the rows whose texts have not ended."""
         for request, counts in zip(running.requests, counts_of(step), strict=False):  # none of the prefill
             # A new object: another thread may be reading the old one, all of whose lists are about the same rounds.
-            verified, accepted, passes, capped = counts
-            request.statistics += Statistics(0, 0, 0, capped, [verified], [accepted], [passes])
+            of_round = Statistics()
+            of_round.add(counts)
+            request.statistics += of_round
         logprobs = step.extra.get("logprobs", [()] * len(running.requests))
         with self._lock:
             for request, (_, tokens), values in zip(running.requests, step.by_row(), logprobs, strict=True):

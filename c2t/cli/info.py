@@ -111,11 +111,11 @@ def arithmetic() -> str:
     return f"torch, several times slower: {why}"
 
 
-def _computed(model_type: object) -> str:
+def _computed(model_type: str) -> str:
     """Return how a target of this type is computed on this machine's CPU."""
-    if model_type in FAMILIES:
-        return f"{arithmetic()}; for shapes that they cannot run, torch" if kernels() is not None else arithmetic()
-    return f"torch, slower: c2t's kernels are for {', '.join(FAMILIES)}"
+    if model_type not in FAMILIES:
+        return f"torch, slower: c2t's kernels are for {', '.join(FAMILIES)}"
+    return arithmetic() + "; for shapes that they cannot run, torch" * (kernels() is not None)
 
 
 def parameters(folder: Path) -> int:
@@ -202,8 +202,7 @@ def _model(path: Path) -> Facts:
     weights = sum(file.stat().st_size for file in files)
     size: dict[str, Any] = {"weights": f"{weights / 2**20:.1f} MiB"} if weights else {}
     size |= {"parameters": count} if (count := parameters(path)) else {}
-    about: dict[str, Any] = {"head": _head(path)} if title == heads else {}
-    about |= {"on a CPU": _computed(raw.get("model_type"))} if is_language_model(path) else {}
+    about = {"head": _head(path)} if title == heads else {"on a CPU": _computed(str(raw.get("model_type")))}
     about |= {name: raw[name] for name in (*names, "max_position_embeddings", "dtype") if name in raw}
     return Facts(title, {"folder": path, "fingerprint": fingerprint(path), **about, **size})
 
