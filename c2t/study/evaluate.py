@@ -60,8 +60,7 @@ def evaluate(
     distribution, int4 speculation) always run live.
     """
     rule = check_rule(policy, rule)
-    live = live or not policy.exact or live_only(policy)
-    live = live or (rule == "residual" and sampling.temperature > 0)
+    live = live or must_run(policy, rule, sampling)
     if texts is None and not live:
         texts = continuations(pair, ids, max_new_tokens, policy.levels, sampling)
     statistics: list[Statistics] = []
@@ -82,6 +81,11 @@ def evaluate(
         statistics += trace.statistics
         progress(len(statistics))
     return statistics
+
+
+def must_run(policy: Policy, rule: str, sampling: Sampling) -> bool:
+    """Return True for a policy that cannot be replayed, see `evaluate`: it needs no texts of the target."""
+    return not policy.exact or live_only(policy) or (rule == "residual" and sampling.temperature > 0)
 
 
 def _run(

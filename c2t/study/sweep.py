@@ -22,7 +22,7 @@ from c2t.policies.spec import describe, parse, split, tried_by
 from c2t.protocols import Policy
 from c2t.replay.lockstep import Continuation
 from c2t.replay.prompts import Encoded, Prompt, spread
-from c2t.study.evaluate import StudySettings, continuations, encode, evaluate
+from c2t.study.evaluate import StudySettings, continuations, encode, evaluate, must_run
 from c2t.study.oracle import Oracle, OracleDraft
 from c2t.study.pareto import LIMIT
 from c2t.study.points import Condition, Point, append_point, drop_unfinished_line, read_points
@@ -147,7 +147,8 @@ def sweep(
     progress(old * len(encoded.ids), of, "the target generates the texts")
     if missing and file:
         drop_unfinished_line(file)
-    deepest = max((candidate.policy.levels for candidate in missing), default=0)
+    replayed = [policy.levels for _, policy, *_ in missing if not must_run(policy, settings.rule_of(policy), sampling)]
+    deepest = max(replayed, default=None)
     done = old * len(encoded.ids)
 
     def report(more: int, label: str) -> None:
@@ -164,7 +165,7 @@ def sweep(
 
     def here() -> Iterator[list[Statistics]]:
         nonlocal done
-        texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, sampling) if missing else []
+        texts = _texts(pair, encoded, settings, deepest)
         for candidate in missing:
             yield _count(pair, candidate, encoded, settings, texts, partial(report, label=candidate.label))
             done += len(encoded.ids)
@@ -185,11 +186,18 @@ def sweep(
 
 
 def _count_on(
-    pair: Pair, candidate: GridPolicy, encoded: Encoded, settings: SweepSettings, deepest: int
+    pair: Pair, candidate: GridPolicy, encoded: Encoded, settings: SweepSettings, deepest: int | None
 ) -> list[Statistics]:
     """Count a candidate in an actor, which takes the texts from its cache or generates them."""
-    texts = continuations(pair, encoded.ids, settings.max_new_tokens, deepest, settings.sampling)
+    texts = _texts(pair, encoded, settings, deepest)
     return _count(pair, candidate, encoded, settings, texts, lambda done: None)
+
+
+def _texts(pair: Pair, encoded: Encoded, settings: SweepSettings, deepest: int | None) -> Sequence[Continuation] | None:
+    """Return the texts for replays of trees of up to `deepest` levels; None for no replays, which need none."""
+    if deepest is None:
+        return None
+    return continuations(pair, encoded.ids, settings.max_new_tokens, deepest, settings.sampling)
 
 
 def _count(
@@ -197,7 +205,7 @@ def _count(
     candidate: GridPolicy,
     encoded: Encoded,
     settings: SweepSettings,
-    texts: Sequence[Continuation],
+    texts: Sequence[Continuation] | None,
     progress: Callable[[int], None],
 ) -> list[Statistics]:
     oracle = isinstance(candidate.policy, Oracle)
