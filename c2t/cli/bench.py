@@ -30,6 +30,7 @@ TUNED_AT = TuneSettings().temperature
 @o.with_models
 def bench(
     models: o.Models,
+    context: terminal.Context,
     policies: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +73,7 @@ def bench(
     """
     if temperature is None:
         temperature = TUNED_AT if tuned else BENCH.temperature
+    terminal.refuse(context, "batch", ("limit", "live", "rule"), "--batch only times live rounds: leave --{} out")
     if figure and not batch:
         raise InputError("--figure plots tokens/s over the batch size: give --batch 1,4,16 too")
     if figure:

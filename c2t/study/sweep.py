@@ -130,7 +130,7 @@ def sweep(
     pool: actors that hold the same pair and share the candidates; the points are the same.
 
     file: finished points are appended to it one by one; stored points of the same condition are not counted again.
-    Raises InputError for an empty grid and for a file of another kind.
+    Raises InputError for an empty grid, for texts without rounds, and for a file of another kind.
     """
     if not grid:
         raise InputError("the grid has no policies: name at least one, as in c2t:beta=0.1|0.3,eagle2:N=26|60")
@@ -173,6 +173,10 @@ def sweep(
     try:
         for candidate, statistics in zip(missing, by_actors(pool) if pool else here(), strict=True):
             point = _point(candidate, _by_prompt(statistics, encoded))
+            if not sum(point.rounds):  # which no front has a place for, and `read_points` refuses
+                raise InputError(
+                    "no rounds to count: every text ends with its first token; raise max_new_tokens or change prompts"
+                )
             stored[_key(point)] = point
             if file:
                 append_point(file, condition, point)
