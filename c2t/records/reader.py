@@ -251,13 +251,27 @@ def _check_schema(schema: pa.Schema, path: Path) -> None:
 def _checked(harvest: Harvest, name: str) -> pq.ParquetFile:
     """Return an open shard whose bytes are those that were written: Parquet's checksums cover its pages alone."""
     path = harvest.folder / name
+    if harvest.checksums is not None:
+        _check(path, harvest.checksums.get(name))
+    return _open(path)
+
+
+def check_unchanged(folder: Path) -> None:
+    """Raise InputError for a shard that has not the checksum which a manifest in this folder has of it: a new manifest
+    would say that it is whole."""
+    sums = is_complete(folder) and _read_manifest(folder / MANIFEST).checksums
+    for name, expected in (sums or {}).items():
+        if (folder / name).exists():  # else it is written again
+            _check(folder / name, expected)
+
+
+def _check(path: Path, expected: str | None) -> None:
     try:
-        changed = harvest.checksums is not None and file_checksum(path) != harvest.checksums.get(name)
+        changed = file_checksum(path) != expected
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({one_line(error)})") from error
     if changed:
         raise InputError(f"{path} is damaged, it does not have its checksum: harvest again with --overwrite")
-    return _open(path)
 
 
 def _open(path: Path) -> pq.ParquetFile:

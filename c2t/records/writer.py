@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from c2t.errors import InputError, one_line
-from c2t.records.reader import arrow_type, read_shards, unfinished
+from c2t.records.reader import arrow_type, check_unchanged, read_shards, unfinished
 from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, ColumnType
 from c2t.storage.atomic import (
     NEW,
@@ -118,6 +118,7 @@ class ShardWriter:
         self.infos = [] if overwrite else list(read_shards(self.folder).values())
         if self.infos:
             self._check_same_settings(self.infos[-1])
+            check_unchanged(self.folder)
         self._open: list[_PromptRows] = []
         self._since = time.monotonic()
 

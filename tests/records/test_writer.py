@@ -127,6 +127,18 @@ def test_a_manifest_without_a_checksum_is_read(tmp_path: Path) -> None:
     assert describe(folder) == facts
 
 
+def test_a_damaged_harvest_is_not_resumed_as_a_whole_one(tmp_path: Path) -> None:
+    """A new manifest would have the damaged shard's checksum."""
+    folder = make_harvest(tmp_path / "rows", prompts=2, trees_each=1, **SMALL)
+    shard, manifest = folder / "part-00000.parquet", (folder / MANIFEST).read_bytes()
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(InputError, match="does not have its checksum"):
+        ShardWriter(open_folder(folder, resume=True), PROVENANCE, prompt_list(2)).close()
+    assert (folder / MANIFEST).read_bytes() == manifest
+
+
 def test_prompts_without_rows_count_as_done(tmp_path: Path) -> None:
     folder = open_folder(tmp_path / "gaps")
     with ShardWriter(folder, PROVENANCE, prompt_list(3), rows_per_shard=1) as writer:
