@@ -1,5 +1,6 @@
 """Points of a sweep: cost and yield of one policy on every prompt of one condition, as lines of a file."""
 
+import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -151,7 +152,7 @@ def _lines(path: Path) -> list[str]:
         text = read_file(path, KIND, MOST_BYTES).decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read as {KIND} (not UTF-8)") from error
-    lines = text.splitlines(keepends=True)
+    lines = [*io.StringIO(text)]  # not splitlines: a name may contain U+2028 and other line ends of Unicode
     if lines and not lines[-1].endswith("\n") and not _is_json(lines[-1]):
         lines.pop()
     return lines

@@ -199,6 +199,12 @@ def test_a_line_is_finished_or_dropped(small_pair: Pair, tmp_path: Path) -> None
     assert file.read_text() == whole.splitlines(keepends=True)[0]
 
 
+def test_names_with_line_ends_of_unicode_are_read_back(small_pair: Pair, tmp_path: Path) -> None:
+    prompts = [prompt._replace(file="a\u2028b\x85.jsonl") for prompt in PROMPTS]
+    found = sweep(small_pair, of("chain:length=2"), prompts, SETTINGS, tmp_path / "points.jsonl")
+    assert read_points(tmp_path / "points.jsonl") == {found.condition: found.points}
+
+
 def test_an_empty_grid(small_pair: Pair) -> None:
     with pytest.raises(InputError, match="no policies"):
         sweep(small_pair, [], spread(PROMPTS, 1), SETTINGS)
