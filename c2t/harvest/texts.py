@@ -84,10 +84,11 @@ class JudgedTexts(NamedTuple):
 def read_texts(path: str | Path, pair: Pair) -> list[EngineText]:
     """Return the texts of a JSONL file: an object a line with `prompt` and `completion`, each as text or as token ids.
 
-    A prompt in words is the user's turn, as in a file of prompts; one in ids is taken as it is. Raises InputError, with
-    the number of the line, for anything else.
+    A prompt in words is the user's turn, as in a file of prompts; one in ids is taken as it is. Lines of one
+    `question_id` are one conversation. Raises InputError, with the number of the line, for anything else.
     """
-    texts = []
+    texts: list[EngineText] = []
+    first_turns: dict[QuestionId, str] = {}
     for number, line in json_lines(path, _TextLine, "a file of texts"):
         source = f"{path}, line {number}"
         if isinstance(line.prompt, str):
@@ -106,7 +107,9 @@ def read_texts(path: str | Path, pair: Pair) -> list[EngineText]:
             completion = token_ids(pair.tokenizer, line.completion, special=False)
         else:
             completion = _checked_ids(line.completion, pair, source)
-        question_id = number - 1 if line.question_id is None else line.question_id
+        question_id = number - 1
+        if line.question_id is not None:  # later turns contain the earlier ones, so training must not split them
+            question_id, words = line.question_id, first_turns.setdefault(line.question_id, words)
         texts.append(EngineText(ids, completion, Prompt(question_id, line.category, [words], Path(path).name), source))
     if not texts:
         raise InputError(

@@ -10,14 +10,15 @@ from typer.testing import CliRunner
 
 from c2t.cli.app import app
 from c2t.errors import InputError
-from c2t.harvest.harvest import harvest
+from c2t.harvest.harvest import entries, harvest
 from c2t.harvest.settings import HarvestSettings
-from c2t.harvest.shards import ShardNumber
+from c2t.harvest.shards import PromptGroup, ShardNumber
 from c2t.harvest.texts import judge, read_texts
 from c2t.models.loading.load import Pair
 from c2t.records.reader import read_columns
 from c2t.replay.lockstep import write_continuations
 from c2t.replay.prompts import Prompt
+from c2t.training.data import conversations
 from tests.harvests import assert_same_rows
 from tests.small_pair import TURNS
 
@@ -80,6 +81,15 @@ def test_words_are_the_users_turn(small_pair: Pair, tmp_path: Path) -> None:
     assert small_pair.tokenizer.decode(text.ids).endswith("USER: The sum of ASSISTANT:")
     assert small_pair.tokenizer.decode(text.completion) == " two numbers"
     assert text.prompt.turns == ["The sum of"]
+
+
+def test_turns_of_one_question_are_one_conversation(small_pair: Pair, tmp_path: Path) -> None:
+    """Training must not validate on a turn whose earlier turns it has learned from."""
+    numbers = [("a", [1, 2]), ("b", [1, 2]), ("a", [1, 2, 3, 4]), (None, [1, 2, 3]), (None, [1, 2, 3, 5])]
+    lines = [{"prompt": ids, "completion": [1]} | ({"question_id": name} if name else {}) for name, ids in numbers]
+    texts = read_texts(write(tmp_path / "turns", lines), small_pair)
+    prompts = [entry for text in texts for entry in entries(PromptGroup(0, [text.prompt]))]
+    assert conversations(prompts).tolist() == [0, 0, 0, 1, 2]
 
 
 def test_texts_that_end_early_are_cut_where_a_tree_can_still_be_judged(small_pair: Pair, tmp_path: Path) -> None:
