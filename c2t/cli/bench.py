@@ -1,6 +1,5 @@
 """The command that compares policies: bench."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -113,8 +112,10 @@ def bench(
             raise InputError(f"--batch {batch}: tuned with +ngrams for some of these sizes only; give those alone")
         for _, fastest, _ in choices:
             compared += [fastest] * (describe(fastest) not in map(describe, compared))
+    about = benchmark.configuration(pair, several or settings, files, classifier or str(pair.classifier))
     if several:
-        _bench_batches(pair, compared, files, several, figure, json)
+        speeds = _bench_batches(pair, compared, files, several, figure)
+        terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in speeds]}, about)
         return
     with progress_bar("bench", "prompts") as report:
         result = benchmark.bench(pair, compared, shared.read(files), settings, report)
@@ -122,8 +123,7 @@ def bench(
     terminal.say(reports.bench_remarks(result))
     if tuned:
         terminal.say(_then_and_now(entry, result))
-    configuration = benchmark.configuration(pair, settings, files, classifier or str(pair.classifier))
-    terminal.result(json, "bench", benchmark.figures(result), configuration)
+    terminal.result(json, "bench", benchmark.figures(result), about)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -140,9 +140,8 @@ def _bench_batches(
     files: list[Path],
     settings: batching.BatchSettings,
     figure: Path | None,
-    json: str | None,
-) -> None:
-    """Compare speeds over the batch size; show table and figure, and write the result line."""
+) -> list[batching.Speed]:
+    """Compare speeds over the batch size; show table and figure."""
     with progress_bar("bench", "batches") as report:
         speeds = batching.measure(pair, policies, shared.read(files), settings, report)
     terminal.table(*reports.batches_table(speeds, settings))
@@ -152,13 +151,7 @@ def _bench_batches(
 
         title = f"{pair.name}, T = {settings.temperature:g}, {hardware()}"
         terminal.say(f"figure: {plots.plot_batches(speeds, title, figure)}")
-    about = {
-        "pair": pair.name,
-        "sources": pair.sources,
-        "prompts": [Path(path).name for path in files],
-        **asdict(settings),
-    }
-    terminal.result(json, "bench batches", {"rows": [batching.figures(row) for row in speeds]}, about)
+    return speeds
 
 
 def _then_and_now(entry: tuning.Tuned, result: benchmark.Bench) -> str:

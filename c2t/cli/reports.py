@@ -75,7 +75,8 @@ def bench_remarks(bench: Bench) -> str:
         lines.append(f"{bench.skipped} turns left out: too long for the target's positions")
     if bench.plain_tokens_per_second is not None:
         speeds = f"plain {bench.plain_tokens_per_second:.0f}, HF generate {bench.hf_tokens_per_second:.0f}"
-        lines.append(f"tokens/s: one prompt at a time, {settings.timed} prompts, all policies in turn ({speeds})")
+        timed = min(settings.timed, bench.prompts)
+        lines.append(f"tokens/s: one prompt at a time, {timed} prompts, all policies in turn ({speeds})")
     return "\n".join(lines)
 
 

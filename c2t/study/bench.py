@@ -17,6 +17,7 @@ from c2t.policies.spec import describe, split, tried_by
 from c2t.protocols import Policy
 from c2t.replay.prompts import Prompt, spread
 from c2t.sampling import Sampling
+from c2t.study.batches import BatchSettings
 from c2t.study.evaluate import StudySettings, continuations, encode, evaluate, share_of_loops
 from c2t.verification.compatibility import check_compatible
 from c2t.verification.target_verifier import generate
@@ -231,7 +232,7 @@ def figures(result: Bench) -> dict[str, Any]:
 
 
 def configuration(
-    pair: Pair, settings: BenchSettings, prompts: Sequence[str | Path], classifier: str
+    pair: Pair, settings: BenchSettings | BatchSettings, prompts: Sequence[str | Path], classifier: str
 ) -> dict[str, Any]:
     """Return the configuration of a bench, for its result line."""
     about = {"pair": pair.name, "sources": pair.sources, "classifier": classifier, "dtype": pair.arithmetic}

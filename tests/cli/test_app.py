@@ -307,6 +307,7 @@ def test_bench_over_batch_sizes(at_home: Path, tmp_path: Path, monkeypatch: pyte
     assert line["command"] == "bench batches"
     assert len(line["figures"]["rows"]) == 6
     assert line["configuration"]["batches"] == [1, 2]
+    assert line["configuration"]["dtype"].startswith("float32")
     assert "hardware" in line
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "cache").glob("costs-tiny-*.json"))) == 1

@@ -1,6 +1,7 @@
 """A bench compares policies on the same texts; its figures are those of the evaluation, its line is JSON."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,9 @@ def test_plain_decoding_is_timed_even_if_not_asked_for(small_pair: Pair, tempera
     assert found.looping is None
     assert done[0] == (0, 3, "")
     assert done[-1] == (3, 3, "times")
+    assert "one prompt at a time, 2 prompts" in reports.bench_remarks(
+        found._replace(settings=replace(settings, timed=5))
+    )
 
 
 def test_live_counts_are_the_replayed_ones(small_pair: Pair, result: benchmark.Bench) -> None:
