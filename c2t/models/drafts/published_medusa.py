@@ -181,6 +181,8 @@ def load_heads(folder: Path, embed_tokens: nn.Embedding) -> PublishedMedusaHeads
                 f"{folder}: {name} is {tuple(state[name].shape)}, the target needs {tuple(tensor.shape)}; "
                 "take the heads of this target"
             )
+        if not state[name].is_floating_point():
+            raise InputError(f"{folder}: {name} is stored as {state[name].dtype}; c2t reads fp32, fp16 or bf16")
     like = embed_tokens.weight
     heads.load_state_dict({name: tensor.to(like.device, like.dtype) for name, tensor in state.items()}, assign=True)
     return heads.requires_grad_(False).eval()

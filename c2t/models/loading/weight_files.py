@@ -59,9 +59,17 @@ def _read_table(path: Path) -> dict[str, Tensor]:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler has any
         raise InputError(f"{path.parent}: weights cannot be read ({one_line(error)}); copy the file again") from error
-    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+    if not isinstance(state, dict) or not all(map(_is_whole, state.values())):
         raise InputError(f"{path.parent}: weights cannot be read (not a table of tensors); copy the file again")
     return {str(name): tensor for name, tensor in state.items()}
+
+
+def _is_whole(tensor: object) -> bool:
+    """Return True for a tensor that has memory for each of its numbers: a pickle may hold sparse ones, some without
+    data, and a single number that stands for many."""
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
 
 
 def renamed(state: dict[str, Tensor], name_of: Callable[[str], str], folder: Path) -> dict[str, Tensor]:

@@ -127,6 +127,7 @@ def without(name: str) -> Callable[[dict], dict]:
         (lambda state: state | {"0.1.weight": torch.zeros(40, HIDDEN)}, {}, "take the heads of this target"),
         (lambda state: state | {"0.0.linear.bias": torch.zeros(3)}, {}, r"0.0.linear.bias is \(3,\)"),
         (lambda state: state | {"9999999999.0.linear.bias": torch.zeros(3)}, {}, "10000000000 heads; at most 64"),
+        (lambda state: state | {"0.0.linear.bias": torch.zeros(HIDDEN, dtype=torch.int8)}, {}, "stored as torch.int8"),
         (lambda state: {}, {}, "missing weights"),
     ],
 )

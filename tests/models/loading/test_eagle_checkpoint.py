@@ -186,6 +186,18 @@ def test_a_pickle_of_something_else_is_refused(tmp_path, embedding) -> None:
         load_head(tmp_path, embedding)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda whole: whole.to("meta"), lambda whole: whole.to_sparse(), lambda whole: torch.ones(1).expand_as(whole)],
+    ids=["without data", "sparse", "one number for many"],
+)
+def test_a_pickled_tensor_without_its_own_numbers_is_refused(change, tmp_path, embedding) -> None:
+    state = head_state(CONFIG)
+    write_head(tmp_path, CONFIG, state | {"fc.weight": change(state["fc.weight"])}, pickled=True)
+    with pytest.raises(InputError, match="not a table of tensors"):
+        load_head(tmp_path, embedding)
+
+
 @pytest.mark.parametrize("config", ["{", "[1]", ""])
 def test_a_damaged_config_is_refused(config: str, tmp_path, embedding) -> None:
     write_head(tmp_path, CONFIG, head_state(CONFIG))
