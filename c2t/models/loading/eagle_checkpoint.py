@@ -304,8 +304,18 @@ def _read_config(folder: Path, anchor: bool | None = None) -> dict:
     from_json(_Sizes, json.dumps(raw), path)
     if eagle3_config.is_eagle3(raw):
         eagle3_config.variant_of(raw, path)
+    _check_one_rope(raw, path)
     _check_rope(_rope(raw), path)
     return raw
+
+
+def _check_one_rope(raw: dict, path: Path) -> None:
+    """Raise InputError for settings of RoPE that are there twice, with different values."""
+    names = ("rope_scaling", "rope_parameters")
+    said = [_rope({**raw, other: None}) for name, other in zip(names, reversed(names), strict=True) if raw.get(name)]
+    theta = said[0]["rope_theta"] if said else None
+    if any(rope != said[0] for rope in said) or (said and raw.get("rope_theta", theta) != theta):
+        raise InputError(f"{path}: rope_theta, rope_scaling and rope_parameters contradict each other: leave one out")
 
 
 def _rope(raw: dict) -> dict[str, Any]:

@@ -162,6 +162,23 @@ def test_misfits_are_one_clear_line(config: dict, change, message: str, tmp_path
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_theta": 500000.0, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+    ],
+)
+def test_a_rope_that_is_there_twice_is_refused_unless_both_are_equal(changes: dict, tmp_path, embedding) -> None:
+    with pytest.raises(InputError, match="rope_theta, rope_scaling and rope_parameters contradict each other"):
+        load_head(write_head(tmp_path, CONFIG | changes, head_state(CONFIG)), embedding)
+    same = {"rope_theta": 5e5, "rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 5e5}}
+    assert load_head(write_head(tmp_path, CONFIG | same, head_state(CONFIG)), embedding).config.rope_parameters == {
+        "rope_type": "default",
+        "rope_theta": 5e5,
+    }
+
+
 def cut_in_half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
