@@ -92,7 +92,7 @@ def check_files(source: str | Path, trust_remote_code: bool) -> None:
     if family:  # after all files: their code is the better reason to refuse an unknown one
         check_family(family, f"{config}: ")
     if config:
-        _check_weights(config.parent)
+        _check_weights(config.parent, whole=Path(source).is_dir())
 
 
 def _find(source: str | Path, name: str) -> Path | None:
@@ -116,13 +116,18 @@ def _check_sizes(sizes: Sizes, path: Path) -> None:
         )
 
 
-def _check_weights(folder: Path) -> None:
-    """Raise InputError that names the first damaged file; transformers does not say which of the shards it is."""
-    whole = folder / "model.safetensors"
-    index, files = folder / f"{whole.name}{INDEX}", {whole}
-    if index.exists() and not whole.exists():
+def _check_weights(folder: Path, whole: bool) -> None:
+    """Raise InputError that names the first damaged file; transformers does not say which of the shards it is. whole:
+    the folder is complete, so that a shard or an index which is not there is refused, too."""
+    one = folder / "model.safetensors"
+    index, files = folder / f"{one.name}{INDEX}", {one}
+    if index.exists() and not one.exists():
         files = {folder / name for name in from_json(ShardIndex, read_file(index), index).weight_map.values()}
+    elif whole and not one.exists() and any(folder.glob("model-*-of-*.safetensors")):
+        raise InputError(f"{index} is not there, which says what the shards next to it hold; copy it, too")
     for file in sorted(files):
         if file.exists():
             with refusing(f"{file}: damaged, copy it again"), safe_open(file, "pt"):
                 pass
+        elif whole and file != one:
+            raise InputError(f"{index}: {file.name} is not there; copy all of its files")

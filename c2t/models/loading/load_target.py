@@ -111,7 +111,7 @@ def _no_report() -> Iterator[None]:
 
 def read_tokenizer(source: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """Load a tokenizer; InputError for one that cannot be."""
-    with refusing(f"{source}: no tokenizer can be loaded"):
+    with refusing(f"{source}: no tokenizer can be loaded; copy tokenizer.json and tokenizer_config.json there"):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # of some families transformers makes one without files
         raise InputError(

@@ -26,7 +26,7 @@ def read_weights(
             return _read_table(folder / name)
         if (folder / f"{name}{INDEX}").exists():
             return _read_shards(folder / f"{name}{INDEX}")
-    raise InputError(f"{folder}: neither {safe} nor {pickled}")
+    raise InputError(f"{folder}: neither {safe} nor {pickled}; copy its weights there, of shards their index too")
 
 
 @dataclass(frozen=True)

@@ -351,13 +351,18 @@ def test_a_damaged_target_is_one_clear_line(
     [
         ("model-00002-of-00003.safetensors", r"00002-of-00003.safetensors: damaged, copy it again \("),
         ("model.safetensors.index.json", r"index.json: no JSON \("),
+        ("!model-00002-of-00003.safetensors", r"index.json: model-00002-of-00003.safetensors is not there; copy all"),
+        ("!model.safetensors.index.json", r"index.json is not there, which says what the shards next to it hold"),
     ],
 )
-def test_the_damaged_file_of_a_model_in_shards_is_named(file: str, said: str, tmp_path: Path) -> None:
+def test_the_damaged_or_missing_file_of_a_model_in_shards_is_named(file: str, said: str, tmp_path: Path) -> None:
     model = language_model(FAMILIES["llama"])
     model.save_pretrained(tmp_path, max_shard_size=model.num_parameters() * model.dtype.itemsize // 2)
-    path = tmp_path / file
-    path.write_bytes(path.read_bytes()[:-1000])
+    path = tmp_path / file.removeprefix("!")
+    if file.startswith("!"):
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(InputError, match=said):
         load_pair(tmp_path)
 
@@ -379,11 +384,14 @@ def test_a_config_that_does_not_fit_its_model_is_named(entries: dict, said: str,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
-def test_a_model_without_files_of_a_tokenizer_is_refused(family: str, tmp_path: Path) -> None:
-    """Of these families transformers makes a tokenizer that reads no word, or each as the unknown one."""
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [("qwen3", "special tokens only: copy"), ("gemma3", "special tokens only: copy"), ("llama", "can be loaded; copy")],
+)
+def test_a_model_without_files_of_a_tokenizer_is_refused(family: str, said: str, tmp_path: Path) -> None:
+    """Of some families transformers makes a tokenizer that reads no word, or each as the unknown one."""
     language_model(FAMILIES[family]).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="special tokens only: copy tokenizer"):
+    with pytest.raises(InputError, match=f"{said} tokenizer.json"):
         load_pair(tmp_path)
 
 
