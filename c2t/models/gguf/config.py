@@ -18,6 +18,10 @@ TOKENS = "tokenizer.ggml.tokens"
 # Tokens that end a turn, besides the one that the file names; llama.cpp knows them by these texts, too.
 ENDS_OF_TURN = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")
 LOCAL_BASE = 10_000.0  # of the rotary embeddings in Gemma 3's layers with windows, which older files do not say
+FACTORS = ("rope.scaling.factor", "rope.scale_linear")
+# Entries of YaRN, with the only value that c2t computes.
+YARN_ONLY = {f"rope.scaling.{name}": 1.0 for name in ("attn_factor", "yarn_attn_factor", "yarn_ext_factor")}
+YARN_ONLY |= {"rope.scaling.yarn_log_multiplier": 0.0}
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -66,6 +70,8 @@ def config_of(file: Gguf) -> PreTrainedConfig:
     if file.architecture not in ARCHITECTURES:
         names = ", ".join(ARCHITECTURES)
         raise InputError(f"{file.path}: a model of the architecture {file.architecture!r}; c2t reads {names}")
+    if file.entries.get("split.count", 1) != 1:
+        raise InputError(f"{file.path}: one of several parts of a model: join them with llama-gguf-split --merge")
     entries = ModelEntries(file)
     for name in ("expert_count", "final_logit_softcapping", "attn_logit_softcapping"):
         entries.refuse(name)
@@ -129,16 +135,22 @@ def _common(entries: ModelEntries) -> dict[str, Any]:
 
 def _scaling(entries: ModelEntries) -> dict[str, Any]:
     """Return how rotary embeddings are stretched, by entries that all architectures share."""
-    kind = entries.file.entries.get(entries.key("rope.scaling.type"), "none")
-    # old files of llama.cpp have only a factor
-    if kind == "none" or (kind == "linear" and not entries.has("rope.scaling.factor")):
+    # Old files of llama.cpp have only a factor, and older ones that under another name; 0 stands for none.
+    kind = entries.file.entries.get(entries.key("rope.scaling.type"), "linear")
+    named = next((name for name in FACTORS if entries.file.entries.get(entries.key(name))), None)
+    if kind == "none" or (kind == "linear" and not named):
         return {}
-    factor = {"factor": entries.real("rope.scaling.factor")}
+    factor = {"factor": entries.real(named or FACTORS[0])}
     if kind == "linear":
         return {"rope_type": "linear", **factor}
     if kind == "yarn":
         length = entries.whole("rope.scaling.original_context_length", most=POSITIONS)
-        return {"rope_type": "yarn", **factor, "original_max_position_embeddings": length}
+        for name, neutral in YARN_ONLY.items():
+            if entries.file.entries.get(entries.key(name)) != neutral:
+                entries.refuse(name)
+        betas = {name: f"rope.scaling.yarn_{name}" for name in ("beta_fast", "beta_slow")}
+        more = {name: entries.real(key) for name, key in betas.items() if entries.has(key)}
+        return {"rope_type": "yarn", **factor, **more, "original_max_position_embeddings": length}
     raise InputError(f"{entries.file.path}: {entries.key('rope.scaling.type')} = {kind!r}, which c2t does not know")
 
 
@@ -231,6 +243,8 @@ def _phi3(entries: ModelEntries, values: dict[str, Any]) -> dict[str, Any]:
         rope["original_max_position_embeddings"] = more["original_max_position_embeddings"] = length
         if entries.has("rope.scaling.attn_factor"):
             rope["attention_factor"] = entries.real("rope.scaling.attn_factor")
+    else:
+        rope |= _scaling(entries)
     return more
 
 

@@ -20,7 +20,7 @@ from c2t.storage.lock import locked
 from c2t.storage.paths import cache, replacing
 from c2t.storage.tensors import Planned, write_tensors
 
-FORM = 2  # of converted checkpoints; another number converts every file again
+FORM = 3  # of converted checkpoints; another number converts every file again
 WEIGHTS = "model.safetensors"
 RESERVE = 64 * 2**20  # free bytes that stay after a conversion, and the tokenizer's
 

@@ -10,7 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from c2t import SpeculativeDecoder
 from c2t.errors import InputError
 from c2t.models.gguf.blocks import NAMED, dequantized
+from c2t.models.gguf.config import config_of
 from c2t.models.gguf.conversion import converted
+from c2t.models.gguf.reader import read_header
 from c2t.policies import Plain
 from tests.marks import slow_except
 from tests.models.gguf.small_files import CONFIGS, random_blocks, write
@@ -18,6 +20,7 @@ from tests.rounding import assert_within, growth
 
 # Two layers of some 500 roundings each in sequence, whose errors those after them enlarge at most 100-fold.
 NETWORK = 100 * growth(1000)
+YARN = {"type": "yarn", "factor": 4.0, "original_context_length": 64}
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +80,36 @@ def test_a_file_decodes_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "changes", "rope"),
+    [
+        ("llama", {"factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ("llama", {"scale_linear": 2.0}, {"rope_type": "linear", "factor": 2.0}),
+        ("llama", {"type": "none", "factor": 4.0}, {"rope_type": "default"}),
+        ("llama", {"type": "linear"}, {"rope_type": "default"}),
+        ("qwen2", YARN | {"yarn_beta_fast": 16.0}, {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0}),
+    ],
+)
+def test_how_rope_is_stretched(name: str, changes: dict, rope: dict, tmp_path: Path) -> None:
+    """As llama.cpp reads it: a factor alone is linear, also under its old name."""
+    prefix = {key: f"{name}.rope.{key}" if key == "scale_linear" else f"{name}.rope.scaling.{key}" for key in changes}
+    write(tmp_path / "a.gguf", name, **{prefix[key]: value for key, value in changes.items()})
+    assert config_of(read_header(tmp_path / "a.gguf")).rope_parameters.items() >= rope.items()
+
+
+def test_a_stretch_that_a_family_does_not_have_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.gguf", "phi3", **{f"phi3.rope.scaling.{key}": value for key, value in YARN.items()})
+    with pytest.raises(InputError, match="its entries make no config"):
+        config_of(read_header(tmp_path / "a.gguf"))
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"split.count": 3}, "one of several parts of a model: join them"),
+        (
+            {f"llama.rope.scaling.{key}": value for key, value in (YARN | {"yarn_attn_factor": 0.5}).items()},
+            "yarn_attn_factor: c2t does not run models with that",
+        ),
         ({"llama.block_count": None}, "llama.block_count is missing"),
         ({"llama.block_count": 3}, "weights are missing"),
         ({"llama.embedding_length": 32}, "its entries say"),
