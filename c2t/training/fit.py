@@ -59,6 +59,11 @@ def finetune(
     unchanged = {name: getattr(old, name) for name in ("features", "hidden", "negatives", "layers", "label", "beta")}
     settings = replace(settings, **unchanged)
     nodes = NodeData(data, settings)
+    if nodes.widths != old.widths:
+        raise InputError(
+            f"the classifier reads {old.widths} numbers of these columns, the harvests have {nodes.widths}: give "
+            "harvests of its pair, or train a new one"
+        )
     if nodes.provenance("M") != old.M:
         warnings.warn(
             f"the classifier saw entropies over M = {old.M}, this harvest {nodes.provenance('M')}", stacklevel=2

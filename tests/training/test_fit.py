@@ -131,6 +131,13 @@ def test_finetune_keeps_the_sources_shape_and_warns_of_another_m(harvest: Path, 
     assert (kept.features, kept.hidden, kept.negatives, kept.beta) == (("depth", "joint_prob"), 6, 3, 0.1)
 
 
+def test_finetune_on_rows_of_another_width_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = TreeClassifier(ClassifierConfig(features=("hidden",), widths={"hidden": 8}))
+    monkeypatch.setattr(training, "NodeData", lambda *_: SimpleNamespace(widths={"hidden": 6}))
+    with pytest.raises(InputError, match="give harvests of its pair, or train a new one"):
+        finetune([tmp_path], source, tmp_path / "fine")
+
+
 def test_conditional_confidences_are_probabilities(harvest: Path, tmp_path: Path) -> None:
     """In these harvests a node whose parent is accepted is so in 70 % of the cases if it is the first of its siblings,
     in 0.3^r 70 % if it is of rank r, whatever the draft says of it."""
