@@ -2,6 +2,7 @@
 ~/.cache/c2t."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ import torch
 
 from c2t.costs.measure import REPEATS, TEXTS, measure
 from c2t.errors import InputError
+from c2t.kernels.compiled import MARCH, NATIVE, OFF
+from c2t.kernels.native import kernels
 from c2t.models.loading.chat_templates import conversation
 from c2t.models.loading.load import Pair
 from c2t.policies.budget import Budget
@@ -37,11 +40,12 @@ def key(pair: Pair) -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of the accelerator, or of the processor with torch's number of threads: they decide the cost of a
-    forward."""
+    """Return the name of the accelerator, or of the processor with torch's number of threads, and what c2t's kernels
+    are compiled for if not for it: they decide the cost of a forward."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
+    made_for = OFF if kernels() is None else os.environ.get(MARCH, NATIVE)
+    return f"{processor()}, {torch.get_num_threads()} threads" + f", kernels {made_for}" * (made_for != NATIVE)
 
 
 def costs_of(pair: Pair, policy: Policy, file: str | Path | None = None) -> RoundCosts:

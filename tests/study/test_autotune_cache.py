@@ -75,6 +75,15 @@ def test_threads_are_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> Non
     assert costs.device_name(torch.device("cpu")) != before
 
 
+def test_kernels_for_another_processor_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("C2T_MARCH", "native")
+    names = [costs.device_name(torch.device("cpu"))]
+    monkeypatch.setenv("C2T_MARCH", "x86-64-v3")
+    names.append(costs.device_name(torch.device("cpu")))
+    monkeypatch.setattr(costs, "kernels", lambda: None)
+    assert len({*names, costs.device_name(torch.device("cpu"))}) == 3
+
+
 @pytest.mark.parametrize(
     "damage",
     [
