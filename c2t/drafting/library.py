@@ -138,11 +138,13 @@ class Library(Corpus):
             raise InputError(f"{path}: not a shard of texts ({one_line(error)}); delete the file") from error
         self.number = int(path.stem) + 1
         self.bytes += path.stat().st_size
+        for turn in turns:  # of shards without taps, too: one kind of head begins from another's
+            self._turns.setdefault(turn, len(self._turns) % VALIDATION > 0)
         if self.taps and "taps" not in stored:
             return
         self.asked[source, temperature] += len(turns)
         for turn, text, question, tops, after, read in zip(turns, ids, questions, best, features, inputs, strict=True):
-            learned = self._turns.setdefault(turn, len(self._turns) % VALIDATION > 0)
+            learned = self._turns[turn]
             self.texts.append(
                 WrittenText(text, question, tops, after[:-1], read[:-1], turn, source, temperature, learned)
             )

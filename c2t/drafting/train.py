@@ -252,7 +252,9 @@ class TrainingRun:
         """Generate texts until `time.monotonic` says so, and at least one batch. InputError if no source has a question
         that fits, or all are one."""
         largest = LARGEST_BATCH.get(self.pair.target.device.type, LARGEST_BATCH["cpu"])
-        while self.sources and self.library.bytes < MOST_BYTES and (time.monotonic() < until or not self.library.texts):
+        while self.sources and self.library.bytes < MOST_BYTES:
+            if time.monotonic() >= until and self.library.validation:
+                break
             start = time.monotonic()
             names, number = list(self.sources), self.library.number
             source, temperature = names[number % len(names)], TEMPERATURES[number // len(names) % len(TEMPERATURES)]
@@ -273,7 +275,7 @@ class TrainingRun:
             else:
                 del self.sources[source]
             self._report(elapsed(), "generates texts")
-        if not self.library.learned:
+        if not (self.library.learned and self.library.validation):
             raise InputError("fewer than two questions gave texts, to learn from and to judge by: give more: --prompts")
 
     def _learn(self, end: float, elapsed: Callable[[], float]) -> None:

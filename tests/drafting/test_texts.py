@@ -83,6 +83,16 @@ def test_a_folder_of_texts_is_read_back(target: Target, tmp_path: Path) -> None:
     assert Library(tmp_path / "features", taps=True).texts == []
 
 
+def test_all_kinds_of_heads_leave_out_the_same_questions(target: Target, tmp_path: Path) -> None:
+    """One kind begins from another's head, which may have learned from shards without taps."""
+    turns, asked = [f"question {number}" for number in range(40)], [[number + 3, 7] for number in range(40)]
+    Library(tmp_path, taps=False).add(texts.write(target, asked, 0.0, 8, 0, ENDS), turns, "given", 0.0)
+    tapped = Library(tmp_path, taps=True)
+    tapped.add(texts.write(target, asked[5:], 0.0, 8, 0, ENDS), turns[5:], "given", 0.0)
+    left_out = {text.turn for text in Library(tmp_path, taps=False).validation}
+    assert {text.turn for text in tapped.validation} == left_out - {turns[0]}
+
+
 def test_the_tokens_that_all_texts_begin_with_are_counted(target: Target, tmp_path: Path) -> None:
     library = Library(tmp_path, taps=False)
     library.add(texts.write(target, [[5, 6, 7, 8], [5, 6, 9, 8]], 0.0, 8, 0, ENDS), ["a", "b"], "given", 0.0)
