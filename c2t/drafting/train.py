@@ -267,7 +267,6 @@ class TrainingRun:
                 prompts, ends = [ids for _, ids in asked], self.pair.target.eos
                 texts = write(self.pair.target, prompts, temperature, ANSWER_TOKENS, len(asked) // 6, ends, deadline)
                 self.library.add(texts, [turn for turn, _ in asked], source, temperature)
-                update_provenance(self.out, {"target_weights": self.mark})
                 quick = time.monotonic() - start < LONGEST / 2
                 self.batch = min(2 * self.batch, largest) if quick else max(1, self.batch // 2)
             elif temperature == 0 and any(self.library.asked[source, other] for other in TEMPERATURES[1:]):
@@ -280,6 +279,7 @@ class TrainingRun:
 
     def _learn(self, end: float, elapsed: Callable[[], float]) -> None:
         learner = self._learner()
+                update_provenance(self.out, {"target_weights": self.mark})  # first: without it nobody goes on there
         learner.learn(
             self.corpus.learned,
             self.tokens,
@@ -332,9 +332,6 @@ class TrainingRun:
         with paths.replacing(self.folder) as folder:
             save_file({name: tensor.contiguous() for name, tensor in learner.state().items()}, folder / WEIGHTS)
             (folder / PROGRESS).write_text(json.dumps(asdict(self.done)))
-        if best:
-            with learner.averaged() as head, paths.replacing(self.out / self.kind.part) as folder:
-                save_head(self._as_stored(head), folder)
         self._report(seconds, "keeps the best head")
 
     def _as_stored(self, head: Head) -> Head:
@@ -344,6 +341,9 @@ class TrainingRun:
         head.embed_tokens = shared
         if not self.kind.own_tokens and len(self.tokens) < len(self.pair.target.lm_head.weight):
             stored.restrict(self.tokens)
+        if best:  # first: a signal between the two would leave figures of a head that is nowhere
+            with learner.averaged() as head, paths.replacing(self.out / self.kind.part) as folder:
+                save_head(self._as_stored(head), folder)
         return stored
 
     def _report(self, seconds: float, doing: str) -> None:
