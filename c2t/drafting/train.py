@@ -26,6 +26,7 @@ from c2t.models.drafts.block import BlockHead
 from c2t.models.drafts.eagle import Head
 from c2t.models.drafts.eagle3 import default_taps
 from c2t.models.drafts.heads import embedding_of
+from c2t.models.drafts.medusa import MedusaHead
 from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.fingerprint import weights_fingerprint
 from c2t.models.loading.hub import fetch
@@ -80,7 +81,8 @@ class DraftSettings:
 @dataclass(frozen=True)
 class Progress:
     """Figures of a training: seconds, steps and positions learned from; the agreement of the best head so far, and
-    the number of texts that it was judged on. data: folder of the rows that it learns from, "" for texts."""
+    the number of texts that it was judged on. data: folder of the rows that it learns from, "" for texts. begun: hash
+    of the weights that it began from, "" for none, None in older files."""
 
     __pydantic_config__ = CLOSED
     seconds: float = 0.0
@@ -89,6 +91,7 @@ class Progress:
     agreement: float = 0.0
     judged: int = 0
     data: str = ""
+    begun: str | None = None
 
 
 class DraftTraining(NamedTuple):
@@ -137,13 +140,14 @@ def train(
     kind = KINDS[settings.kind]
     pair.target.tap(default_taps(pair.target.num_layers) if kind.taps else ())
     begun = None if begin is None else read_begun(begin, settings.kind, pair)
+    origin = "" if begin is None else weights_fingerprint(fetch(place_of(parse(begin))))
     rows: Corpus | None = None
     if data is not None:
         from c2t.drafting.speculators_rows import SpeculatorsRows  # noqa: PLC0415 - only rows need pyarrow
 
         sources, rows = {}, SpeculatorsRows(data, pair, settings.kind)
     with locked(out), noted(out / kind.part):
-        run = TrainingRun(pair, out, sources, settings, begun, progress, rows)
+        run = TrainingRun(pair, out, sources, settings, begun, origin, progress, rows)
         run.until_the_end()
         link_from_cache(folder, out)
         texts, last = run.corpus.validation, settings.last_minutes * 60
@@ -168,13 +172,18 @@ def noted(head: Path) -> Iterator[None]:
 def read_begun(begin: str | Path, kind: str, pair: Pair) -> Head:
     """Return the head to begin from. InputError for another kind or form than is trained here, and for one of another
     shape of target; a warning for one that was trained for other weights."""
-    folder = fetch(place_of(parse(begin)))
+    named = parse(begin)
+    if str(named.name) != str(begin):
+        raise InputError(f"{begin}: a head begins from weights alone: leave what follows after {named.name} out")
+    folder = fetch(place_of(named))
     head = loaded(folder, pair.target)
     if type(head) is not KINDS[kind].type:
         raise InputError(f"{folder}: a head of another kind than {kind}: give --kind, or another head")
     if not KINDS[kind].trainable(head):
         raise InputError(f"{folder}: heads of this form cannot be trained further: leave --begin out for a new one")
     head.taps(pair.target.num_layers)  # InputError for a target of another depth
+    if isinstance(head, MedusaHead):
+        head.layer_of = None  # its layer is stored with it: next to it may be another one, or none
     if trained_for(folder.parent) not in (None, weights_fingerprint(fetch(pair.sources["target"][0]))):
         warnings.warn(
             f"{folder} was trained for other weights than those of {pair.name}: it begins there", stacklevel=3
@@ -183,13 +192,17 @@ def read_begun(begin: str | Path, kind: str, pair: Pair) -> Head:
 
 
 def loaded(folder: Path, target: Target) -> Head:
-    """Return a head in float32, to learn further. Its embedding stays the target's."""
-    head = load_head(folder, embedding_of(target), target.lm_head)
-    shared, head.embed_tokens = head.embed_tokens, None
+    """Return a head in float32, to learn further. Its embedding becomes the target's, as it is stored without one.
+    InputError for a head of another width."""
+    embedding = embedding_of(target)
+    head = load_head(folder, embedding, target.lm_head)
+    if head.embed_tokens.weight.shape != embedding.weight.shape:
+        raise InputError(f"{folder}: its embedding is not as wide as the target's: such a head cannot learn further")
+    head.embed_tokens = None
     head = head.float()
     if isinstance(head, BlockHead):
         head = widened(head)
-    head.embed_tokens = shared
+    head.embed_tokens = embedding
     return head
 
 
@@ -217,12 +230,13 @@ class TrainingRun:
         sources: Mapping[str, Source],
         settings: DraftSettings,
         begun: Head | None,
+        origin: str,
         progress: ProgressCallback,
         rows: Corpus | None,
     ):
         self.mark = weights_fingerprint(fetch(pair.sources["target"][0]))
         self.pair, self.out, self.settings, self.progress = pair, out, settings, progress
-        self.kind, self.sources, self.begun = KINDS[settings.kind], dict(sources), begun
+        self.kind, self.sources, self.begun, self.origin = KINDS[settings.kind], dict(sources), begun, origin
         self.folder = out / TRAINING / settings.kind
         if settings.kind == "medusa" and begun is None and not self._stored("eagle"):
             raise InputError(f"{out}: a Medusa-style head has the layer of an EAGLE-1 head: train that first")
@@ -266,6 +280,7 @@ class TrainingRun:
                 deadline = max(until, start + SHORTEST)
                 prompts, ends = [ids for _, ids in asked], self.pair.target.eos
                 texts = write(self.pair.target, prompts, temperature, ANSWER_TOKENS, len(asked) // 6, ends, deadline)
+                update_provenance(self.out, {"target_weights": self.mark})  # first: without it nobody goes on there
                 self.library.add(texts, [turn for turn, _ in asked], source, temperature)
                 quick = time.monotonic() - start < LONGEST / 2
                 self.batch = min(2 * self.batch, largest) if quick else max(1, self.batch // 2)
@@ -279,7 +294,6 @@ class TrainingRun:
 
     def _learn(self, end: float, elapsed: Callable[[], float]) -> None:
         learner = self._learner()
-                update_provenance(self.out, {"target_weights": self.mark})  # first: without it nobody goes on there
         learner.learn(
             self.corpus.learned,
             self.tokens,
@@ -327,8 +341,12 @@ class TrainingRun:
             agreement if best else self.done.agreement,
             len(validation),
             self.corpus.origin,
+            self.origin,
         )
         update_provenance(self.out, {"target_weights": self.mark})
+        if best:  # first: a signal between the two would leave figures of a head that is nowhere
+            with learner.averaged() as head, paths.replacing(self.out / self.kind.part) as folder:
+                save_head(self._as_stored(head), folder)
         with paths.replacing(self.folder) as folder:
             save_file({name: tensor.contiguous() for name, tensor in learner.state().items()}, folder / WEIGHTS)
             (folder / PROGRESS).write_text(json.dumps(asdict(self.done)))
@@ -341,9 +359,6 @@ class TrainingRun:
         head.embed_tokens = shared
         if not self.kind.own_tokens and len(self.tokens) < len(self.pair.target.lm_head.weight):
             stored.restrict(self.tokens)
-        if best:  # first: a signal between the two would leave figures of a head that is nowhere
-            with learner.averaged() as head, paths.replacing(self.out / self.kind.part) as folder:
-                save_head(self._as_stored(head), folder)
         return stored
 
     def _report(self, seconds: float, doing: str) -> None:
@@ -354,7 +369,7 @@ class TrainingRun:
 
     def _read_progress(self) -> Progress:
         """Return the figures of earlier calls. InputError if they learned from other rows than this one, or from texts
-        and this one does not."""
+        and this one does not, and if they began from another head."""
         file, origin = self.folder / PROGRESS, self.corpus.origin
         if not file.is_file():
             return Progress()
@@ -362,6 +377,9 @@ class TrainingRun:
         if done.data != origin:
             before = f"the rows in {done.data}" if done.data else "texts that the target generated"
             raise InputError(f"{self.out} has a head that learned from {before}: go on so, or choose another --out")
+        if done.begun not in (None, self.origin):  # it would go on from its own weights, at the other one's rate
+            before = "another head: give that one with --begin" if done.begun else "nothing: leave --begin out"
+            raise InputError(f"{self.out} has a head that began from {before}, or choose another --out")
         return done
 
     def _read_weights(self, learner: Learner) -> None:

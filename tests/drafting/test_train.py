@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from c2t.decoder import SpeculativeDecoder
@@ -17,6 +18,7 @@ from c2t.drafting.library import Library
 from c2t.drafting.questions import documents, invented, pool, sources, tasks
 from c2t.drafting.train import TEXTS, DraftSettings
 from c2t.errors import InputError
+from c2t.models.loading.eagle_checkpoint import load_head, save_head
 from c2t.models.loading.load import Pair, load_pair
 from c2t.models.loading.trained import find_trained
 from c2t.output.signals import Stopped
@@ -86,8 +88,9 @@ def test_every_kind_goes_on_where_it_stopped(kind: str, tmp_path: Path) -> None:
     assert pair.draft.head.config.vocab_size == 8192
     plain, drafted = (SpeculativeDecoder(pair, policy).generate(TURNS[0], **HOW) for policy in (Plain(), TREES))
     assert drafted.text == plain.text
-    begun = trained(target, settings[0], begin=second.head)
+    begun = train.train(load(target), tmp_path / "begun", {"given": pool(TURNS)}, settings[0], begin=second.head)
     assert begun.progress.steps > 0
+    assert load(target, begun.head).draft.hidden_size == pair.draft.hidden_size  # whole, without the head it began from
 
 
 def test_a_stopped_training_says_what_is_there_and_goes_on(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +122,55 @@ def test_a_head_begins_from_another_and_only_from_one_that_fits(target: Path, ho
     ):
         with pytest.raises(InputError, match=said):
             trained(target, begin=Path("checkpoints", other).resolve())
+
+
+def test_a_head_stopped_while_it_is_stored_is_learned_again(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise Stopped(2)
+
+    settings = DraftSettings(minutes=0.5 / 60)  # one round
+    with monkeypatch.context() as early:
+        early.setattr(train, "save_head", stop)
+        with pytest.raises(Stopped, match="no head yet; the same command goes on"):
+            trained(target, settings)
+    assert trained(target, settings).progress.steps > 0
+    assert find_trained(target)
+
+
+def test_texts_stopped_while_they_are_stored_are_written_again(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(library: Library, *_: object) -> None:
+        library.folder.mkdir(parents=True)
+        raise Stopped(2)
+
+    with monkeypatch.context() as early:
+        early.setattr(Library, "add", stop)
+        with pytest.raises(Stopped):
+            trained(target)
+    assert trained(target, DraftSettings(minutes=1 / 60)).written
+
+
+def test_a_head_that_began_from_another_goes_on_from_that_one_only(target: Path, home: Path, tmp_path: Path) -> None:
+    """It learns with the target's embedding, as it is stored without the one that it came with."""
+    first = load_head(home / "checkpoints" / "tiny" / "draft", load(target).target.embed_tokens)
+    first.embed_tokens = nn.Embedding.from_pretrained(torch.randn_like(first.embed_tokens.weight))
+    save_head(first, tmp_path / "other", embed_tokens=True)
+    pair, settings = load(target), DraftSettings(minutes=1 / 60)
+    assert train.read_begun(tmp_path / "other", "eagle", pair).embed_tokens is pair.target.embed_tokens
+    trained(target, settings, begin=tmp_path / "other")
+    for begin in (None, home / "checkpoints" / "tiny" / "draft"):
+        with pytest.raises(InputError, match="began from another head: give that one with --begin"):
+            trained(target, settings, begin=begin)
+    with pytest.raises(InputError, match=r"leave what follows after .*other out"):
+        trained(target, settings, begin=f"{tmp_path / 'other'}+ngrams=4")
+
+
+def test_a_medusa_head_that_began_from_another_is_stored_whole(tmp_path: Path) -> None:
+    """The EAGLE-1 head whose layer it has stays where it is."""
+    pair = load(Path("checkpoints/tiny/target").resolve())
+    begun = train.read_begun(Path("checkpoints/tiny/draft_medusa").resolve(), "medusa", pair)
+    save_head(begun, tmp_path / "alone" / "draft_medusa")
+    again = load_head(tmp_path / "alone" / "draft_medusa", pair.target.embed_tokens)
+    assert all(again.state_dict()[name].equal(weight) for name, weight in begun.state_dict().items())
 
 
 def other_weights(folder: Path) -> None:
