@@ -119,15 +119,15 @@ def _check_sizes(sizes: Sizes, path: Path) -> None:
 def _check_weights(folder: Path, whole: bool) -> None:
     """Raise InputError that names the first damaged file; transformers does not say which of the shards it is. whole:
     the folder is complete, so that a shard or an index which is not there is refused, too."""
-    one = folder / "model.safetensors"
-    index, files = folder / f"{one.name}{INDEX}", {one}
-    if index.exists() and not one.exists():
+    single = folder / "model.safetensors"
+    index, files = folder / f"{single.name}{INDEX}", {single}
+    if index.exists() and not single.exists():
         files = {folder / name for name in from_json(ShardIndex, read_file(index), index).weight_map.values()}
-    elif whole and not one.exists() and any(folder.glob("model-*-of-*.safetensors")):
+    elif whole and not single.exists() and any(folder.glob("model-*-of-*.safetensors")):
         raise InputError(f"{index} is not there, which says what the shards next to it hold; copy it, too")
     for file in sorted(files):
         if file.exists():
             with refusing(f"{file}: damaged, copy it again"), safe_open(file, "pt"):
                 pass
-        elif whole and file != one:
+        elif whole and file != single:
             raise InputError(f"{index}: {file.name} is not there; copy all of its files")
