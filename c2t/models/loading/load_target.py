@@ -91,6 +91,12 @@ def load_model(source: str, dtype: Dtype, trust_remote_code: bool, **options: An
         raise InputError(
             f"{source}: {len(loading['missing_keys'])} weights are missing ({names}); copy the files again"
         )
+    if more := sorted(loading["unexpected_keys"]):  # transformers says so in its table
+        names = ", ".join(more[:3])
+        warnings.warn(
+            f"{source}: {len(more)} weights of its files are not read ({names}): config.json describes none such",
+            stacklevel=3,
+        )
     for name, stored, described in sorted(loading["mismatched_keys"]):
         raise InputError(
             f"{source}: {name} is {list(stored)} in its files and {list(described)} by config.json; copy them again"

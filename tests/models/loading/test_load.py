@@ -384,6 +384,14 @@ def test_a_config_that_does_not_fit_its_model_is_named(entries: dict, said: str,
     assert "\n" not in str(caught.value)
 
 
+def test_weights_that_a_config_leaves_out_are_named(tmp_path: Path) -> None:
+    """Without its biases it is another model."""
+    config = save_language_model(tmp_path, language_model(FAMILIES["qwen2"])) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "llama", "architectures": None}))
+    with pytest.warns(UserWarning, match=r"6 weights of its files are not read \(model.layers.0.self_attn.k_proj.bias"):
+        load_pair(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("family", "said"),
     [("qwen3", "special tokens only: copy"), ("gemma3", "special tokens only: copy"), ("llama", "can be loaded; copy")],
