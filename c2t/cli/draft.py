@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 import typer
 
 from c2t.cli import options as o
@@ -15,9 +14,10 @@ from c2t.cli.help import Command, CommandGroup
 from c2t.costs.policy_text import policy_for
 from c2t.errors import InputError, one_line
 from c2t.models.drafts.uniform import LOOKUP
-from c2t.models.loading.load import Pair, load_pair
+from c2t.models.loading.hub import fetch
+from c2t.models.loading.load import Pair
 from c2t.models.loading.own_model import pair_and_target
-from c2t.models.loading.trained import FOLDER, in_cache
+from c2t.models.loading.trained import FOLDER, find_trained, in_cache
 from c2t.output.progress import progress_bar
 from c2t.policies.spec import describe, split
 from c2t.replay.prompts import Prompt
@@ -89,14 +89,17 @@ def train(
     settings = training.DraftSettings(kind=kind, minutes=minutes)
     pair, target = pair_and_target(models.pair, models.target)
     turns = [prompt.turns[0] for prompt in shared.read(prompts or [])]
-    loaded = shared.load(models._replace(pair=pair, target=target, draft=LOOKUP))
-    folder = out or default_out(loaded)
+    asked = models._replace(pair=pair, target=target)
+    loaded = shared.load(asked._replace(draft=LOOKUP))
+    folder = out or default_out(loaded.sources["target"][0])
     with progress_bar("draft train", "seconds") as report:
         done = training.train(loaded, folder, questions.sources(loaded, turns), settings, begin, report, data)
     if export:
         terminal.say(f"for vLLM: {export_speculators(done.head, loaded.target, loaded.sources['target'][0])}")
+    source, arithmetic = loaded.sources["target"], loaded.arithmetic
+    del loaded  # a large target may fit into memory only once
     with training.noted(done.head):
-        both = with_head(loaded, done)
+        both = shared.load(asked._replace(draft=str(done.head)))
         network = classifier_for(both, done, settings)
         choice = tuned(both, done, settings, network)
     terminal.say(
@@ -107,7 +110,10 @@ def train(
     if network:
         terminal.say(f"{network.out}: its classifier, with {network.metrics.recall:.0%} recall at threshold one half")
     terminal.say(f"the fastest here on such texts: {choice.summary}")
-    terminal.say(f"use it with: c2t generate {shared.typed(models)}TEXT")
+    default = find_trained(fetch(source[0]))  # a head of another kind comes after an EAGLE-1 head
+    by_itself = default is not None and default.resolve() == done.head.resolve()
+    words = shared.typed(models if by_itself else models._replace(draft=str(done.head)))
+    terminal.say(f"use it with: c2t generate {words}TEXT")
     figures = {
         "head": str(done.head),
         "classifier": network and str(network.out),
@@ -115,21 +121,16 @@ def train(
         **asdict(done.progress),
         "tuned": choice.summary,
     }
-    about = {"target": loaded.sources["target"], "begin": begin, **asdict(settings), "dtype": loaded.arithmetic}
+    about = {"target": source, "begin": begin, **asdict(settings), "dtype": arithmetic}
     terminal.result(json, "draft train", figures, about)
 
 
-def default_out(pair: Pair) -> Path:
-    """Return the folder of a target's heads: c2t in its own folder, or one in the cache."""
-    target = Path(pair.sources["target"][0])
+def default_out(source: str) -> Path:
+    """Return the folder of a target's heads: c2t in its own folder, or one in the cache, as for a Hub id."""
+    target = fetch(source)
     comes_along = target.is_relative_to(paths.shipped()) or target.is_relative_to(paths.cache())
+    comes_along |= not Path(source).is_dir()
     return in_cache(target) if comes_along or not os.access(target, os.W_OK) else target / FOLDER
-
-
-def with_head(pair: Pair, done: "DraftTraining") -> Pair:
-    """Return the pair with the trained head as its draft."""
-    dtype = getattr(torch, pair.target.rounded_to) if pair.target.rounded else None
-    return load_pair(target=pair.sources["target"][0], draft=str(done.head), dtype=dtype, device=pair.target.device)
 
 
 def validation(done: "DraftTraining") -> list[Prompt]:

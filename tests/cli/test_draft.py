@@ -2,7 +2,11 @@
 
 import json
 import shlex
+import shutil
+import warnings
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
@@ -10,8 +14,12 @@ from typer.testing import CliRunner
 
 from c2t.cli import shared
 from c2t.cli.app import app
+from c2t.cli.draft import default_out
 from c2t.cli.options import Models
+from c2t.drafting.train import DraftTraining, Progress
 from c2t.models.loading import load, own_model
+from c2t.models.loading.fingerprint import weights_fingerprint
+from c2t.models.loading.trained import in_cache
 from tests.small_pair import TURNS, write_prompts
 
 
@@ -41,6 +49,50 @@ def test_a_trained_head_is_found_by_generate(target: Path, tmp_path: Path) -> No
     answer = c2t("generate", "--model", target, "--dtype", "float32", "--max-new-tokens", "8", TURNS[0])
     assert answer.exit_code == 0, answer.output
     assert f"draft: {target / 'c2t' / 'draft'}" in answer.output
+
+
+def test_a_new_head_is_tried_with_the_target_as_it_was_loaded(
+    target: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only once at a time: a large one may not fit into memory twice."""
+    head, real, asked, targets = home / "checkpoints" / "tiny" / "draft", shared.load, [], []
+
+    def alone(models: Models) -> load.Pair:
+        assert not any(target() for target in targets)
+        pair = real(models)
+        asked.append(models)
+        targets.append(weakref.ref(pair.target.model))
+        return pair
+
+    monkeypatch.setattr(shared, "load", alone)
+    monkeypatch.setattr("c2t.drafting.train.train", lambda *_: DraftTraining(head, Progress(), 0, [], 0.0))
+    monkeypatch.setattr("c2t.cli.draft.classifier_for", lambda *_: None)
+    monkeypatch.setattr("c2t.cli.draft.tuned", lambda *_: SimpleNamespace(summary="a chain"))
+    prompts = write_prompts(tmp_path / "prompts.jsonl", TURNS)
+    done = c2t("draft", "train", "--model", target, "--prompts", prompts, "--dtype", "float32", "--trust-remote-code")
+    assert done.exit_code == 0, done.output
+    assert asked == [asked[0]._replace(draft="lookup"), asked[0]._replace(draft=str(head))]
+    assert (asked[0].dtype, asked[0].trust_remote_code) == ("float32", True)
+    assert f"--draft {head} " in done.output  # which is not the one that is found by the target's weights
+
+
+def test_the_head_of_a_hub_id_is_in_the_cache_by_its_weights(
+    target: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, commit = tmp_path / "hub" / "models--my--llama", "0" * 40
+    shutil.copytree(target, place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = default_out("my/llama")
+    assert folder == in_cache(target)
+    shutil.copytree(home / "checkpoints" / "tiny" / "draft", folder / "draft")
+    (folder / "provenance.json").write_text(json.dumps({"target_weights": weights_fingerprint(target)}))
+    assert own_model.default_draft("my/llama").draft == str(folder / "draft")
+    assert own_model.default_draft("my/other").draft == "lookup"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load._check_trained_for(folder / "draft", "my/llama")
 
 
 def test_the_draft_of_ones_own_model_is_looked_up_once_and_named(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from c2t.errors import InputError
@@ -37,3 +37,15 @@ def fetch(path_or_id: str | Path, patterns: tuple[str, ...] = PATTERNS) -> Path:
         raise InputError(
             f"{path_or_id}: neither a folder nor a Hub repository within reach ({type(error).__name__})"
         ) from error
+
+
+def on_this_machine(path_or_id: str | Path) -> Path | None:
+    """Return the local folder of a checkpoint without downloading any: the folder itself, or that of a Hub repository
+    whose config.json is there; None if it is neither."""
+    if Path(path_or_id).is_dir():
+        return Path(path_or_id)
+    try:
+        config = try_to_load_from_cache(str(path_or_id), "config.json")
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None

@@ -16,7 +16,7 @@ from c2t.models.drafts.session import BaseDraft
 from c2t.models.gguf.conversion import converted
 from c2t.models.gguf.reader import is_gguf
 from c2t.models.loading.fingerprint import fingerprint, hash_of, weights_fingerprint
-from c2t.models.loading.hub import fetch
+from c2t.models.loading.hub import fetch, on_this_machine
 from c2t.models.loading.load_target import AS_STORED, DEFAULT, ROUNDED, Dtype, load_target, load_tokenizer
 from c2t.models.loading.names import PLACES, DraftName, kind_of, parse, parts, place_in, place_of
 from c2t.models.loading.own_model import default_draft, pair_and_target
@@ -143,7 +143,7 @@ def load_pair(
     request = DraftRequest(model, where, types.draft, tokenizer, *reads, rounded, device_map, trust_remote_code)
     loaded, source = _load(named, kind, draft_place, folder, request)
     if kind.trained:
-        _check_trained_for(folder, Path(target_place))
+        _check_trained_for(folder, target_place)
     # A Hub checkpoint is known by its commit: its files may be there twice, and in part only.
     commit = getattr(model.config, "_commit_hash", None) or fingerprint(Path(target_place))
     published = PUBLISHED.get(pair or "")
@@ -270,9 +270,10 @@ def _device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-def _check_trained_for(head: Path, target: Path) -> None:
+def _check_trained_for(head: Path, target: str) -> None:
     """Warn if the head's pair says that it was trained for other weights of the target."""
-    if trained_for(head.parent) not in (None, weights_fingerprint(target)):
+    folder, wanted = on_this_machine(target), trained_for(head.parent)
+    if folder and wanted not in (None, weights_fingerprint(folder)):
         warnings.warn(
             f"{head} was trained for other weights than those of {target} (another quantisation, for instance): the "
             "text stays exact, but fewer of its tokens may be accepted",

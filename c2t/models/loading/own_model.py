@@ -7,6 +7,7 @@ from c2t.errors import InputError
 from c2t.models.drafts.uniform import LOOKUP
 from c2t.models.gguf.conversion import converted
 from c2t.models.gguf.reader import is_gguf
+from c2t.models.loading.hub import on_this_machine
 from c2t.models.loading.trained import facts_of, find_trained
 from c2t.models.wrappers.ngrams import NGRAMS
 from c2t.storage import paths as checkpoints
@@ -42,8 +43,8 @@ def pair_and_target(pair: str | Path | None, target: str | Path | None) -> tuple
 def default_draft(target: str | Path) -> DraftChoice:
     """Return the draft of a target whose user names none: the head that `c2t draft train` made for these weights, else
     the published one of a Hub id, else copies of the text."""
-    folder = converted(Path(target)) if is_gguf(target) else Path(target)
-    if folder.is_dir() and (head := find_trained(folder)):
+    folder = converted(Path(target)) if is_gguf(target) else on_this_machine(target)
+    if folder and (head := find_trained(folder)):
         ngrams = NGRAMS if facts_of(head.parent).ngrams else ""
         return DraftChoice(f"{head}{ngrams}", "the head that was trained for this model")
     published = [name for name, pair in PUBLISHED.items() if pair.target == str(target)]
