@@ -9,7 +9,7 @@ from safetensors import safe_open
 from transformers.utils import cached_file
 
 from c2t.errors import InputError, refusing
-from c2t.models.loading.weight_files import INDEX, ShardIndex
+from c2t.models.loading.weight_files import INDEX, files_of_model
 from c2t.models.target.target import check_family
 from c2t.storage.checked import OPEN, from_json, read_file
 
@@ -119,15 +119,12 @@ def _check_sizes(sizes: Sizes, path: Path) -> None:
 def _check_weights(folder: Path, whole: bool) -> None:
     """Raise InputError that names the first damaged file; transformers does not say which of the shards it is. whole:
     the folder is complete, so that a shard or an index which is not there is refused, too."""
-    single = folder / "model.safetensors"
-    index, files = folder / f"{single.name}{INDEX}", {single}
-    if index.exists() and not single.exists():
-        files = {folder / name for name in from_json(ShardIndex, read_file(index), index).weight_map.values()}
-    elif whole and not single.exists() and any(folder.glob("model-*-of-*.safetensors")):
-        raise InputError(f"{index} is not there, which says what the shards next to it hold; copy it, too")
-    for file in sorted(files):
+    index = folder / f"model.safetensors{INDEX}"
+    for file in sorted(files_of_model(folder)):
         if file.exists():
             with refusing(f"{file}: damaged, copy it again"), safe_open(file, "pt"):
                 pass
-        elif whole and file != single:
+        elif whole and index.exists():
             raise InputError(f"{index}: {file.name} is not there; copy all of its files")
+        elif whole and any(folder.glob("model-*-of-*.safetensors")):
+            raise InputError(f"{index} is not there, which says what the shards next to it hold; copy it, too")

@@ -6,6 +6,7 @@ import torch
 
 from c2t.errors import InputError
 from c2t.models.gguf.stored import BLOCKS
+from c2t.models.loading.weight_files import files_of_model
 
 GIB = 2**30
 
@@ -26,7 +27,7 @@ def check_memory(source: Path, dtype: torch.dtype | str, written: torch.dtype, a
     loaded. What decoding takes besides does not count, so that nothing is refused that would have run.
     """
     free = available()
-    weights = sum(file.stat().st_size for file in source.glob("*.safetensors")) / written.itemsize
+    weights = sum(file.stat().st_size for file in files_of_model(source) if file.exists()) / written.itemsize
     sizes = {str(kind).removeprefix("torch."): weights * kind.itemsize for kind in (torch.float32, torch.bfloat16)}
     if (source / BLOCKS).is_file():
         sizes["its blocks as they are"] = (source / BLOCKS).stat().st_size

@@ -37,6 +37,16 @@ class ShardIndex:
     weight_map: Annotated[dict[str, Annotated[str, Field(pattern=r"^[\w.-]+$")]], Field(min_length=1)]  # no path
 
 
+def files_of_model(folder: Path) -> set[Path]:
+    """Return the file of a language model's weights, or the shards that its index names: what transformers reads of a
+    folder, whatever other files are in it. InputError for a damaged index. A file may be missing."""
+    whole = folder / "model.safetensors"
+    index = folder / f"{whole.name}{INDEX}"
+    if whole.exists() or not index.exists():
+        return {whole}
+    return {folder / name for name in from_json(ShardIndex, read_file(index), index).weight_map.values()}
+
+
 def _read_shards(path: Path) -> dict[str, Tensor]:
     """Return the tensors of all shards of an index; InputError unless they are those that it names."""
     files, state = from_json(ShardIndex, read_file(path), path).weight_map, {}
