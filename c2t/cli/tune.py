@@ -129,11 +129,12 @@ def tune(
         terminal.say(line)
     chosen = result.best
     choice = tuned.Tuned(describe(chosen.policy), network, chosen.tokens_per_second, configuration, chosen.ngrams)
-    terminal.say(f"stored in {tuned.store(key, choice)}; use it with: c2t generate {shared.typed(models)}--tuned TEXT")
     try:
+        use = f"c2t generate {shared.typed(models)}--tuned TEXT"
+        terminal.say(f"stored in {tuned.store(key, choice)}; use it with: {use}")
         if figure:
             terminal.say(f"figure: {plots.plot_speeds(result, figure)}")
-    finally:  # figures are written even if the plot cannot be
+    finally:  # figures are written even if the choice or the plot cannot be
         terminal.result(json, "tune", figures(result) | ({"flags": options} if flags else {}), configuration)
 
 

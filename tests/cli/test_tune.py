@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from c2t.cli import terminal
 from c2t.cli.app import app
 from c2t.costs import measure
+from c2t.errors import InputError
 from c2t.output.signals import Stopped
 from c2t.storage import paths as checkpoints
 from tests.cli.test_app import c2t, good, refused
@@ -88,6 +89,19 @@ def test_a_stopped_command_has_written_no_result(
         CliRunner().invoke(app, [command, "--pair", "tiny", *more, "--json", str(lines)])
     assert not lines.exists()
     assert list(cache.glob("tuned-*")) == []
+
+
+def test_figures_are_written_where_the_choice_cannot_be(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise InputError("cannot store the result")
+
+    monkeypatch.setattr("c2t.study.autotune_cache.store", full)
+    done = c2t("tune", *SMALL, "--json", tmp_path / "figures.jsonl")
+    assert done.exit_code == 2
+    assert "cannot store the result" in done.output
+    assert json.loads((tmp_path / "figures.jsonl").read_text())["figures"]["best"]
 
 
 def test_ngrams_are_part_of_the_choice(cache: Path) -> None:
