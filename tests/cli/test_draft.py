@@ -84,6 +84,7 @@ def test_the_head_of_a_hub_id_is_in_the_cache_by_its_weights(
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("C2T_CACHE", str(tmp_path / "cache"))
     folder = default_out("my/llama")
     assert folder == in_cache(target)
     shutil.copytree(home / "checkpoints" / "tiny" / "draft", folder / "draft")
