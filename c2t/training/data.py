@@ -14,6 +14,7 @@ from c2t.classifier import features
 from c2t.errors import InputError
 from c2t.kernels.features import DERIVED, WIDE
 from c2t.records.reader import describe, read_records
+from c2t.storage.checksum import checksum
 from c2t.training.metrics import Validation
 from c2t.training.settings import LABELS, TrainSettings
 
@@ -30,33 +31,36 @@ class Split(NamedTuple):
     validation: Int[Tensor, " v"]
 
 
-def split_conversations(count: int, val_fraction: float, fraction: float, seed: int) -> Split:
-    """Split `count` conversations into training and validation. InputError for fewer than two.
+def split_conversations(names: Sequence[str], val_fraction: float, fraction: float, seed: int) -> Split:
+    """Split conversations into training and validation. InputError for fewer than two.
 
-    val_fraction: share of them to validate with; at least FEWEST are, as far as half of them suffices. fraction: share
-    of the others to train on.
+    names: of `conversation_names`, all different. A hash of its name decides on which side a conversation stands, in
+    every training: a network that is trained further is not judged on what it has learned before. val_fraction: share
+    to validate with; at least FEWEST are, as far as half of them suffices. fraction: share of the others to train on,
+    sampled with `seed`.
     """
+    count = len(names)
     if count < 2:
         raise InputError(
             f"{count} conversation with rows cannot be split into training and validation: harvest more prompts"
         )
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    held_out = min(max(round(val_fraction * count), min(FEWEST, count // 2)), count - 1)
-    used = max(round(fraction * (count - held_out)), 1)
-    return Split(order[held_out : held_out + used], order[:held_out])
+    hashes = torch.tensor([int(checksum(name)[:8], 16) / 2**32 for name in names], dtype=torch.float64)
+    below = int((hashes < val_fraction).sum())
+    held_out = min(max(below, min(FEWEST, count // 2)), count - 1)
+    validation, others = hashes.argsort().tensor_split([held_out])
+    others = others[torch.randperm(len(others), generator=torch.Generator().manual_seed(seed))]
+    return Split(others[: max(round(fraction * len(others)), 1)], validation)
 
 
-def conversations(prompts: Sequence[Mapping[str, Any]]) -> Int[Tensor, " p"]:
-    """Return the number of each prompt's conversation, counted from 0.
+def conversation_names(prompts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the name of each prompt's conversation.
 
     Later turns of a conversation contain the earlier ones, and a question that was harvested twice has the same text
     twice, so neither may stand on both sides of the split. The same first turn is the same conversation; in older
     harvests, which have no hash of it, the same number in a file of the same name.
     """
     hashed = all("question" in prompt for prompt in prompts)
-    names = [str(prompt["question"]) if hashed else prompt_id(prompt) for prompt in prompts]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return torch.tensor([numbers[name] for name in names])
+    return [str(prompt["question"]) if hashed else prompt_id(prompt) for prompt in prompts]
 
 
 class NegativeSampling:
@@ -149,9 +153,13 @@ class NodeData(L.LightningDataModule):
         x, label = features(records, settings.features), LABELS[settings.label].of(records)
         self.widths = {name: getattr(records, name).shape[1] for name in wide}
         entries = [entry for harvest in self.harvests for entry in harvest.prompts]
-        conversation = conversations(entries)[records.prompt]
+        names = conversation_names(entries)
+        different = list(dict.fromkeys(names))
+        numbers = {name: number for number, name in enumerate(different)}
+        conversation = torch.tensor([numbers[name] for name in names])[records.prompt]
         present = conversation.unique()
-        split = split_conversations(len(present), settings.val_fraction, settings.fraction, settings.seed)
+        with_rows = [different[number] for number in present.tolist()]
+        split = split_conversations(with_rows, settings.val_fraction, settings.fraction, settings.seed)
         valid = x.isfinite().all(1) & ~label.isnan()
         self.dropped = int((~valid).sum())
         if records.parent_accepted is not None:
@@ -165,8 +173,8 @@ class NodeData(L.LightningDataModule):
         self.validation = Validation(x[held_out], records.accepted[held_out], tree)
         if not self.validation.accepted.any():
             raise InputError("the validation prompts hold no accepted node: harvest more prompts")
-        names = [prompt_id(entries[number]) for number in records.prompt[aside].unique().tolist()]
-        self.validation_prompts = tuple(dict.fromkeys(names))
+        judged = [prompt_id(entries[number]) for number in records.prompt[aside].unique().tolist()]
+        self.validation_prompts = tuple(dict.fromkeys(judged))
 
     def provenance(self, key: str) -> object:
         """Return a value of the harvests' provenance; None where they differ or do not have it."""

@@ -18,7 +18,7 @@ from c2t.models.loading.load import Pair
 from c2t.records.reader import read_columns
 from c2t.replay.lockstep import write_continuations
 from c2t.replay.prompts import Prompt
-from c2t.training.data import conversations
+from c2t.training.data import conversation_names
 from tests.harvests import assert_same_rows
 from tests.small_pair import TURNS
 
@@ -89,7 +89,8 @@ def test_turns_of_one_question_are_one_conversation(small_pair: Pair, tmp_path: 
     lines = [{"prompt": ids, "completion": [1]} | ({"question_id": name} if name else {}) for name, ids in numbers]
     texts = read_texts(write(tmp_path / "turns", lines), small_pair)
     prompts = [entry for text in texts for entry in entries(PromptGroup(0, [text.prompt]))]
-    assert conversations(prompts).tolist() == [0, 0, 0, 1, 2]
+    names = conversation_names(prompts)
+    assert [names.index(name) for name in names] == [0, 0, 0, 3, 4]
 
 
 def test_texts_that_end_early_are_cut_where_a_tree_can_still_be_judged(small_pair: Pair, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from c2t.classifier import features
 from c2t.errors import InputError
 from c2t.records.reader import describe, read_columns, read_records
-from c2t.training.data import FEWEST, NegativeSampling, NodeData, conversations, split_conversations
+from c2t.training.data import FEWEST, NegativeSampling, NodeData, conversation_names, split_conversations
 from c2t.training.settings import MODELS, TrainSettings
 from tests.harvests import PROVENANCE, make_harvest
 
@@ -85,23 +85,36 @@ def test_one_class_alone_is_refused(positives: int, negatives: int, message: str
 
 @pytest.mark.parametrize(("count", "fraction"), [(2, 0.1), (3, 1.0), (12, 1.0), (40, 1.0), (1000, 1.0), (1000, 0.1)])
 def test_conversations_are_split_into_two_disjoint_parts(count: int, fraction: float) -> None:
-    split = split_conversations(count, 0.05, fraction, seed=0)
-    assert not set(split.train.tolist()) & set(split.validation.tolist())
-    held_out = {2: 1, 3: 1, 12: 6, 40: FEWEST, 1000: 50}[count]
-    assert len(split.validation) == held_out
-    assert len(split.train) == max(round(fraction * (count - held_out)), 1)
+    names = [f"{number}" for number in range(count)]
+    split = split_conversations(names, 0.05, fraction, seed=0)
+    validation = set(split.validation.tolist())
+    assert not set(split.train.tolist()) & validation
+    fewest = {2: 1, 3: 1, 12: 6, 40: FEWEST, 1000: FEWEST}[count]
+    assert len(validation) == fewest if count < 1000 else fewest < len(validation) < count // 10
+    assert len(split.train) == max(round(fraction * (count - len(validation))), 1)
+
+
+def test_a_conversation_is_on_the_same_side_in_every_training() -> None:
+    """Whatever the seed, and whatever other conversations there are: a network is trained further on some of them."""
+    names = [f"{number}" for number in range(2000)]
+    first, second = (split_conversations(some, 0.05, 1.0, seed) for seed, some in enumerate((names, names[:1200:-1])))
+    judged = {names[number] for number in first.validation.tolist()}
+    assert {names[:1200:-1][number] for number in second.validation.tolist()} == judged & set(names[1201:])
+
+
+def test_one_conversation_cannot_be_split() -> None:
     with pytest.raises(InputError, match="harvest more prompts"):
-        split_conversations(1, 0.05, fraction, seed=0)
+        split_conversations(["a"], 0.05, 1.0, seed=0)
 
 
 def test_what_is_one_conversation() -> None:
     """The same first turn, whatever file and number it has; before it was recorded, the same file and number."""
     a, b = {"file": "a", "question_id": 1, "question": "x"}, {"file": "b", "question_id": 7, "question": "x"}
     other = {"file": "a", "question_id": 1, "question": "y"}
-    assert conversations([a, b, other, a]).tolist() == [0, 0, 1, 0]
+    assert conversation_names([a, b, other, a]) == ["x", "x", "y", "x"]
     without = [{name: value for name, value in prompt.items() if name != "question"} for prompt in (a, b, other)]
-    assert conversations(without).tolist() == [0, 1, 0]
-    assert conversations([*without, a]).tolist() == [0, 1, 0, 0]
+    assert conversation_names(without) == ["a:1", "b:7", "a:1"]
+    assert conversation_names([*without, a]) == ["a:1", "b:7", "a:1", "a:1"]
 
 
 def turns_of(questions: int, file: str) -> list[dict]:
@@ -141,9 +154,10 @@ def test_all_turns_of_a_question_stand_on_one_side(count: int, tmp_path: Path) -
 def test_trees_that_are_held_out_are_numbered(tmp_path: Path) -> None:
     make_harvest(tmp_path, prompts=30, trees_each=2, **SMALL)
     data = NodeData([tmp_path], TrainSettings(val_fraction=0.3))
-    assert len(data.validation_prompts) == 9
-    assert data.validation.tree.unique().tolist() == list(range(18))
-    assert len(data.validation.x) == 18 * 21
+    trees = 2 * len(data.validation_prompts)
+    assert FEWEST < trees // 2 < 15
+    assert data.validation.tree.unique().tolist() == list(range(trees))
+    assert len(data.validation.x) == trees * 21
 
 
 def test_a_conditional_network_learns_from_the_children_of_accepted_nodes(tmp_path: Path) -> None:
