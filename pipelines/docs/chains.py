@@ -24,6 +24,13 @@ def rules(temperature: float) -> str:
     return table(("rule", LENGTH, "gamma", "/ plain", "/ the fastest chain"), rows, note)
 
 
+def tokens_over_chain(family: str, chain: str) -> str:
+    """Return a rule's verified tokens over those of a rule of chains at T = 0, at the longest acceptance length with an
+    interval."""
+    (figures,) = (line["figures"] for line in _at(0) if line["figures"]["family"] == family)
+    return interval([ratio for _, *ratio in figures["verified_against"][chain] if None not in ratio][-1])
+
+
 def over_chain(family: str, temperature: float) -> str:
     """Return the speed of a rule's fastest setting over the fastest chain."""
     of_family = (line["figures"] for line in _at(temperature) if line["figures"]["family"] == family)

@@ -149,6 +149,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "chains-sampled": partial(chains.rules, 1.0),
     "tree-over-chain": partial(chains.over_chain, "tree, by C2T's network", 0.0),
     "sampled-tree-over-chain": partial(chains.over_chain, "tree, by C2T's network", 1.0),
+    "tree-tokens-over-chain": partial(
+        chains.tokens_over_chain, "tree, best first, most profitable size", "chain, by confidence"
+    ),
     "fit-marginals": partial(parallel.span, parallel.FIT, parallel.MARGINALS, 0.0),
     "fit-eagle": partial(parallel.span, parallel.FIT, "eagle", 0.0),
     "fit-after-eagle": partial(parallel.span_after, "eagle"),
