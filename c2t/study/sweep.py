@@ -144,11 +144,12 @@ def sweep(
     stored = {_key(point): point for point in read.get(condition, [])}
     missing = [candidate for candidate in grid if _key(candidate) not in stored]
     old, of = len(grid) - len(missing), len(grid) * len(encoded.ids)
-    progress(old * len(encoded.ids), of, "the target generates the texts")
     if missing and file:
         drop_unfinished_line(file)
-    replayed = [policy.levels for _, policy, *_ in missing if not must_run(policy, settings.rule_of(policy), sampling)]
-    deepest = max(replayed, default=None)
+    policies = [candidate.policy for candidate in missing]
+    replayed = [policy for policy in policies if not must_run(policy, settings.rule_of(policy), sampling)]
+    deepest = max((policy.levels for policy in replayed), default=None)
+    progress(old * len(encoded.ids), of, "the target generates the texts" if replayed else "")
     done = old * len(encoded.ids)
 
     def report(more: int, label: str) -> None:

@@ -121,7 +121,6 @@ def test_a_stopped_sweep_goes_on(small_pair: Pair, tmp_path: Path, monkeypatch: 
     assert read_points(file) == {whole.condition: whole.points}
 
 
-@pytest.mark.slow
 def test_live_rounds_need_no_texts(small_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sweeping, "continuations")
     live = of("sampled-chain:length=3,temperature=1.0")
@@ -129,6 +128,7 @@ def test_live_rounds_need_no_texts(small_pair: Pair, monkeypatch: pytest.MonkeyP
     assert sum(point.rounds) > 0
 
 
+@pytest.mark.slow
 def test_another_configuration_is_counted_anew(small_pair: Pair, tmp_path: Path) -> None:
     file = tmp_path / "points.jsonl"
     sweep(small_pair, of(), PROMPTS, SETTINGS, file)
