@@ -1,29 +1,33 @@
 """Tables of docs/ngrams.md and docs/results/ngrams.md: what n-grams of the sequence save."""
 
-from pipelines.docs.cells import LENGTHS, grouped, interval, lengths, number, table
+from pipelines.docs.cells import LENGTHS, interval, lengths, number, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, lines, source
 
 
 def weights() -> str:
     """Return what n-grams save with learned weights: gamma at equal acceptance length over that without n-grams, and
-    over that of counts mixed in without learning."""
+    over that of counts mixed in without learning, at the greatest one that all of them reach."""
     rows: list[tuple[str, ...]] = []
     notes: dict[float, str] = {}  # temperature -> where its lines come from
     for line in lines("gain-trust.jsonl"):
         run = line["configuration"]
         where = f"`{run['draft']}`, {run['set']}, T = {run['temperature']:g}"
         ratios = {(row["rival"], row["tau"]): row for row in line["figures"]["rows"]}
-        alone, counted = run["draft"], f"{run['draft']}+ngrams, best weight"
-        for tau in sorted({tau for _, tau in ratios}):
-            first, second = ratios.get((alone, tau)), ratios.get((counted, tau))
-            if second is None or second["ratio"][0] is None:
-                continue
-            gammas = (first and first["rival_gamma"], second["rival_gamma"], second["gamma"])
-            over = (interval(row and row["ratio"]) for row in (first, second))
-            rows.append((where, *lengths(tau, "g"), *map(number, gammas), *over))
-            notes[run["temperature"]] = by_prompt(line)
+        rivals = run["draft"], f"{run['draft']}+ngrams, best weight"
+        tau = max(tau for _, tau in ratios if all(reached(ratios.get((rival, tau))) for rival in rivals))
+        first, second = (ratios[rival, tau] for rival in rivals)
+        gammas = (first["rival_gamma"], second["rival_gamma"], second["gamma"])
+        rows.append(
+            (where, *lengths(tau, "g"), *map(number, gammas), *(interval(row["ratio"]) for row in (first, second)))
+        )
+        notes[run["temperature"]] = by_prompt(line)
     columns = ("draft, texts", *LENGTHS, "gamma", "counts", "learned weights", "learned / none", "learned / counts")
-    return table(columns, grouped(rows), "\n".join(notes.values()))
+    return table(columns, rows, "\n".join(notes.values()))
+
+
+def reached(row: Line | None) -> bool:
+    """Return True if both sides of a comparison reach its acceptance length."""
+    return row is not None and row["ratio"][0] is not None
 
 
 def most_saved(rival: str) -> str:

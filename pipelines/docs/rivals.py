@@ -2,7 +2,6 @@
 
 from pipelines.docs.cells import grouped, interval, number, table
 from pipelines.docs.result_lines import BY_PROMPT, Line, computed, lines, source
-from pipelines.docs.speed import first_run
 
 # Bits a weight at most, with its scales. transformers' float32 and bfloat16 have no size in their lines.
 CLASSES = {"16 bits and more": float("inf"), "8 bits": 12.0, "4 bits": 6.0}
@@ -10,17 +9,19 @@ ALL, PLAIN = "all", "c2t, plain"  # all sets together, and a way that every run 
 Ways = dict[str, Line]  # by contender
 
 
-def of_threads(file: str, threads: int | None = None) -> list[Line]:
-    """Return a file's lines of runs with this many threads, by default with the most that one had."""
+def of_run(file: str, threads: int | None = None, elsewhere: bool = False) -> list[Line]:
+    """Return a file's lines of runs with this many threads, by default with the most that one had. They are of the
+    machine of its first line, or of another one."""
     by_threads: dict[int, list[Line]] = {}
     for line in lines(file):
-        by_threads.setdefault(line["configuration"]["threads"], []).append(line)
+        if elsewhere == (line["hardware"] != lines(file)[0]["hardware"]):
+            by_threads.setdefault(line["configuration"]["threads"], []).append(line)
     return by_threads.get(max(by_threads, default=0) if threads is None else threads, [])
 
 
-def ways(threads: int | None = None) -> Ways:
-    """Return the lines of a run's sets together; a later run stands for an earlier one."""
-    measured = of_threads("rivals.jsonl", threads)
+def ways(threads: int | None = None, elsewhere: bool = False) -> Ways:
+    """Return the lines of a run's sets together; a later run stands for an earlier one. See `of_run`."""
+    measured = of_run("rivals.jsonl", threads, elsewhere)
     return {line["figures"]["contender"]: line for line in measured if line["figures"]["set"] == ALL}
 
 
@@ -51,16 +52,16 @@ def over_own(name: str, figures: Line) -> list[float] | None:
 
 
 def rivals() -> str:
-    """Return every way to decode: the most bits a weight first, and of as many bits the fastest first. Its speed by one
-    thread is that of another run, if there is one."""
-    every, single = ways(), ways(threads=1)
-    sets = {line["figures"]["set"] for line in of_threads("rivals.jsonl")} - {ALL}
+    """Return every way to decode: the most bits a weight first, and of as many bits the fastest first. Its speeds by
+    one thread and on another processor are those of other runs, if there are any."""
+    every, single, elsewhere = ways(), ways(threads=1), ways(elsewhere=True)
+    sets = {line["figures"]["set"] for line in of_run("rivals.jsonl")} - {ALL}
     texts = len(sets) * every[PLAIN]["configuration"]["prompts"]
     rows = []
     for bits in CLASSES:
         of_class = {name: way for name, way in every.items() if bits_class(way) == bits}
         for name in sorted(of_class, key=lambda name: speed(every[name]), reverse=True):
-            way, alone = of_class[name], single.get(name)
+            way, alone, there = of_class[name], single.get(name), elsewhere.get(name)
             figures = way["figures"]
             compared = name.startswith("c2t") or "against_own" in figures
             rows.append(
@@ -75,11 +76,14 @@ def rivals() -> str:
                     f"{1e3 * figures['first_token_seconds'] / texts:.0f}",
                     f"{figures['equal_to_plain']:.0%}" if compared else "",
                     *((f"{speed(alone):.0f}", interval(over_others(alone, single))) if alone else ("", "")),
+                    *((f"{speed(there):.0f}", interval(over_own(name, there["figures"]))) if there else ("", "")),
+                    interval(over_others(there, elsewhere)) if there else "",
                 )
             )
     columns = ("weights", "way", "bits a weight", "tokens/s", "/ its own plain", "/ the fastest other's plain")
     columns += ("GB/s", "first token, ms", "same text", "tokens/s by 1 thread", "/ the fastest other's by 1 thread")
-    return table(columns, grouped(rows), "\n".join(origin(run) for run in (every, single) if run))
+    columns += tuple(f"{column} on an EPYC" for column in ("tokens/s", "/ its own plain", "/ the fastest other's"))
+    return table(columns, grouped(rows), "\n".join(origin(run) for run in (every, single, elsewhere) if run))
 
 
 def in_brief() -> str:
@@ -101,29 +105,15 @@ def origin(run: Ways) -> str:
     )
 
 
-def by_processor() -> str:
-    """Return c2t's ways on the machine of `speed.first_run` and on this one, all sets together."""
-    machines = first_run(), ways()
-    rows = []
-    for name in (name for name in machines[0] if name in machines[1] and name.startswith("c2t")):
-        speeds = [(f"{speed(ways[name]):.0f}", interval(ways[name]["figures"]["against_plain"])) for ways in machines]
-        rows.append((name, *(cell for cells in speeds for cell in cells)))
-    measured = [ways[PLAIN] for ways in machines]
-    names = [f"{line['hardware'].split(',')[0]}, {line['configuration']['dtype'].split(',')[0]}" for line in measured]
-    columns = [column for name in names for column in (f"{name}: tokens/s", "/ plain")]
-    note = source(measured[0], f"{measured[0]['configuration']['prompts']} prompts a set", BY_PROMPT)
-    return table(("way", *columns), rows, note)  # the second one's is below the table of all ways
-
-
-def lead(contender: str) -> str:
+def lead(contender: str, elsewhere: bool = False) -> str:
     """Return the speed of a way of c2t over the fastest plain decoding of another program with as many bits."""
-    every = ways()
+    every = ways(elsewhere=elsewhere)
     return interval(over_others(every[contender], every))
 
 
 def llama_bench() -> str:
     """Return the tokens/s that llama.cpp's tool reads, and those of the loop here, by type; "" without lines."""
-    latest = {line["figures"]["way"]: line["figures"] for line in of_threads("llama_bench.jsonl")}
+    latest = {line["figures"]["way"]: line["figures"] for line in of_run("llama_bench.jsonl")}
     both = ", ".join(f"{way} {read['tool']:.0f} and {read['loop']:.0f}" for way, read in latest.items())
     return both and f", in tokens/s: {both.replace('llama.cpp, ', '')}"
 
@@ -131,7 +121,7 @@ def llama_bench() -> str:
 def row_prices() -> str:
     """Return what a step of 2 to 16 rows costs over a step of one, in %, for every program; a later run stands for an
     earlier one."""
-    latest = {line["figures"]["way"]: line for line in of_threads("forward.jsonl")}
+    latest = {line["figures"]["way"]: line for line in of_run("forward.jsonl")}
     sizes, rows = (2, 4, 8, 16), []
     for way, line in latest.items():
         cost = dict(zip(line["figures"]["rows"], map(sum, line["figures"]["milliseconds"]), strict=True))

@@ -71,13 +71,6 @@ def origins(measured: Iterable[Line]) -> str:
     return "\n".join(notes)
 
 
-def first_run() -> dict[str, Line]:
-    """Return the lines of the shortest greedy texts decoded one by one, which all rivals generated, by way."""
-    measured = runs()
-    shortest = min(run.texts for run in measured if run.texts[:2] == (0, 1))
-    return {run.contender: line for run, line in measured.items() if run.texts == shortest and run.set == "all"}
-
-
 def decoding() -> str:
     """Return the speeds of every way to decode, all sets together."""
     measured = {run: line for run, line in runs().items() if run.set == "all"}

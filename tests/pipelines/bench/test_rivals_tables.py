@@ -22,7 +22,7 @@ def cells(table: str) -> list[list[str]]:
 
 
 def test_a_run_with_one_thread_has_columns_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    several = page.of_threads("rivals.jsonl")
+    several = page.of_run("rivals.jsonl")
     monkeypatch.setattr(page, "lines", lambda _: several)
     before, in_brief = page.rivals(), page.in_brief()
     left_out = "transformers, float32"
