@@ -1,5 +1,6 @@
 """A constraint that is a table of which token may follow which: the law of the text under it is known exactly."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -57,6 +58,10 @@ class TableMatcher:
         bits[: self.allowed.shape[1]] = self._following().numpy()
         mask.words[:] = np.packbits(bits, bitorder="little").view(np.uint32)
 
+    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
+        following = self._following()
+        return [bool(following[token]) for token in tokens] if int(following.sum()) > 1 else None
+
     def forced(self) -> list[int]:
         tokens: list[int] = []
         for _ in range(6):
@@ -79,38 +84,49 @@ class GivesUp(TableMatcher):
     broken = False
 
     def fill(self, mask: Mask) -> None:
+        self._may_break()
+        super().fill(mask)
+
+    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
+        self._may_break()
+        return super().allows(tokens)
+
+    def _may_break(self) -> None:
         self.broken = self.broken or self.text[-1:] == [self.dead_end]
         if self.broken:
             raise InputError("the constraint is too complex to go on")
-        super().fill(mask)
 
 
 class WearsOut(TableMatcher):
-    """Fails for good after so many masks, as a library does that counts its states."""
+    """Fails for good after so many questions, as a library does that counts its states."""
 
     left = 10
 
     def fill(self, mask: Mask) -> None:
+        self._wear()
+        super().fill(mask)
+
+    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
+        self._wear()
+        return super().allows(tokens)
+
+    def _wear(self) -> None:
         self.left -= 1
         if self.left < 0:
             raise InputError("the constraint is too complex to go on")
-        super().fill(mask)
 
 
 class Cycle(TableMatcher):
-    """Allows one token after each, the next one, without end; counts its masks."""
+    """Allows one token after each, the next one, without end; counts how often it is asked for them."""
 
     def __init__(self, vocabulary: int):
         super().__init__(
             torch.eye(vocabulary, dtype=torch.bool).roll(1, 1)[[*range(vocabulary), -1]], frozenset(), None
         )
-        self.fills = 0
-
-    def fill(self, mask: Mask) -> None:
-        self.fills += 1
-        super().fill(mask)
+        self.asked = 0
 
     def forced(self) -> list[int]:
+        self.asked += 1
         before = self.text[-1] if self.text else -1
         return [(before + 1 + step) % self.allowed.shape[1] for step in range(100_000)]
 

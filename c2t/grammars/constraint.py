@@ -1,5 +1,6 @@
 """The interface between constraints and decoding."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from c2t.kernels.masks import Mask
@@ -31,8 +32,13 @@ class Matcher(Protocol):
         """Write which tokens may follow; InputError where the constraint cannot tell."""
         ...
 
+    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
+        """Return which of these tokens may follow, as the mask has them, which takes longer; None where one token must
+        follow, and where it takes the mask. They may end a text."""
+        ...
+
     def forced(self) -> list[int]:
-        """Return tokens that must follow, none if several may."""
+        """Return tokens that must follow, of which the mask has the first one alone; none if several may."""
         ...
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from c2t.grammars.row_constraint import Path, RowConstraint
-from c2t.kernels.masks import Mask
+from c2t.kernels.masks import Answer, Mask
 from c2t.tree import Tree
 
 
@@ -33,6 +33,19 @@ class Constraints:
         mask = constraint.mask(self._whole(row, path)) if constraint.may_draft else None
         return constraint.nothing if mask is None else mask
 
+    def ask_draftable(self, row: int, path: Path, tokens: Path) -> Answer:
+        """Return which of these tokens may be drafted after a path of this row. `draftable` without them, where it takes a
+        mask, and where one token must follow, whose probability is 1 by a mask."""
+        constraint, whole = self.rows[row], self._whole(row, path)
+        asked = tokens and constraint is not None and constraint.may_draft and not constraint.is_forced(whole)
+        allowed = constraint.allows(whole, tokens) if asked else None
+        return self.draftable(row, path) if allowed is None else allowed
+
+    def follows(self, row: int, path: Path, token: int) -> bool:
+        """Return True if this token may be drafted after a path of this row, which has a constraint."""
+        constraint = self.rows[row]
+        return constraint.may_draft and constraint.follows(self._whole(row, path), token)
+
     def required(self, row: int, path: Path) -> Mask | None:
         """Return the tokens that the target may choose after a path of its own choices; None for all. Raises InputError
         where there are none."""
@@ -43,6 +56,13 @@ class Constraints:
             return constraint.required(path)
         mask = constraint.mask(self.ahead[row] + path)
         return None if mask is None or mask.empty else mask  # the target itself may not come to this dead end
+
+    def ask_required(self, row: int, path: Path, tokens: Path) -> Answer:
+        """Return which of these tokens the target may choose after a path of its own choices. `required` without them,
+        and where it takes a mask."""
+        constraint = self.rows[row]
+        allowed = constraint.allows(self._whole(row, path), tokens) if constraint is not None and tokens else None
+        return self.required(row, path) if allowed is None else allowed
 
     def forced(self, row: int, path: Path) -> Path:
         """Return the tokens that must follow a path of this row."""

@@ -69,7 +69,7 @@ def _row_trees(tree: Tree, constraints: Constraints) -> list[RowTree | None]:
         path: list[Path | None] = [()]
         for slot in range(1, tree.size):
             before = path[parent[slot]] if alive[slot] else None
-            follows = before is not None and token[slot] in constraints.draftable(row, before)
+            follows = before is not None and constraints.follows(row, before, token[slot])
             path.append((*before, token[slot]) if follows else None)
         rows.append(RowTree(token, parent, depth, log_joint, alive, sampled, path))
     return rows

@@ -5,6 +5,7 @@ never sees a forbidden token either, since that leaves it in error for good.
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any
@@ -37,10 +38,10 @@ NO_TEXT = "the constraint allows no token of this model's vocabulary"
 
 
 class GuidanceMatcher:
-    """A `c2t.grammars.constraint.Matcher` around one of llguidance. tokens: its form of the tokenizer."""
+    """A `c2t.grammars.constraint.Matcher` around one of llguidance."""
 
-    def __init__(self, matcher: Any, tokens: Any):
-        self._matcher, self._tokens = matcher, tokens
+    def __init__(self, matcher: Any, vocabulary: Vocabulary):
+        self._matcher, self._tokens, self._eos = matcher, tokens_of(vocabulary), vocabulary.eos
 
     def consume(self, token: int) -> None:
         """See `Matcher.consume`."""
@@ -62,6 +63,24 @@ class GuidanceMatcher:
             forced = self._matcher.compute_ff_bytes()
             if forced and not forced.startswith(SPECIAL):  # text that only looks like the token
                 mask.set_only(self._tokens.greedy_tokenize(forced.decode(errors="ignore"))[0])
+
+    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
+        """See `Matcher.allows`."""
+        if (
+            self._matcher.compute_ff_bytes()
+        ):  # text that must follow is spelled by one of the tokens that could begin it
+            return None
+        allowed = [self._allows(token) for token in tokens]
+        if self._matcher.is_error():
+            raise InputError(f"the constraint is too complex to go on: {_error(self._matcher)}")
+        return None if None in allowed else allowed
+
+    def _allows(self, token: int) -> bool | None:
+        if token in self._eos:
+            return self._matcher.is_accepting()
+        if self._tokens.is_special_token(token):
+            return None
+        return self._matcher.validate_tokens([token]) == 1
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
@@ -91,7 +110,7 @@ class Compiled:
         return made
 
     def _copy(self) -> GuidanceMatcher:
-        return GuidanceMatcher(self._made.deep_copy(), tokens_of(self.vocabulary))
+        return GuidanceMatcher(self._made.deep_copy(), self.vocabulary)
 
     def _compile(self) -> Any:
         """Return llguidance's matcher, which has computed a mask and can take tokens back."""
@@ -101,14 +120,14 @@ class Compiled:
             made = library.LLMatcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**LIMITS))
         if made.is_error():
             raise InputError(f"the constraint is refused: {_error(made)}")
-        GuidanceMatcher(made, tokens).fill(mask)
+        GuidanceMatcher(made, self.vocabulary).fill(mask)
         if mask.empty:
             raise InputError(NO_TEXT)
         first = next(
             (token for token in mask.flags().nonzero()[:, 0].tolist() if token not in self.vocabulary.eos), None
         )
         if first is not None:
-            trial = GuidanceMatcher(made.deep_copy(), tokens)
+            trial = GuidanceMatcher(made.deep_copy(), self.vocabulary)
             trial.consume(first)
             trial.rollback(1)
         return made

@@ -19,7 +19,7 @@ from c2t.kernels.budget import RoundModel
 from c2t.kernels.decoder_layers import PackedLayers, PackedMatrix, PackedNorm, PackedReader
 from c2t.kernels.layer_buffers import LayerBuffers
 from c2t.kernels.level_plan import LevelPlan
-from c2t.kernels.masks import MaskAfter, asked
+from c2t.kernels.masks import AskAfter, asked
 from c2t.kernels.native import kernels, structs
 from c2t.kernels.network import COLUMNS
 from c2t.kernels.nodes import Blocks
@@ -157,12 +157,12 @@ class DraftPhase:
         text: RootStates,
         ngram_input: NgramInput | None,
         target_noise: Noise | None,
-        mask_after: MaskAfter | None,
+        ask_after: AskAfter | None,
         budget_input: BudgetInput | None,
         refuse_nan: Callable[[], None],
     ) -> GrownColumns:
         """Return the trees; with a budget, only the nodes that it selects. target_noise: Gumbel noise of the target.
-        mask_after: of a constraint.
+        ask_after: of a constraint.
 
         refuse_nan() is called, and must raise, if a distribution of the draft is NaN. IndexError for a token without an
         embedding, and for positions beyond `turns`.
@@ -193,7 +193,7 @@ class DraftPhase:
         made = pointers(columns, (_BYTE, _WHOLE, _REAL, _REAL, _FLAG, _WHOLE, _WHOLE, _WHOLE))
         noisy = [column.contiguous() for column in target_noise or ()]  # referenced until the call is over
         noise = structs.noise(*(pointers(noisy, (_REAL, _WHOLE, _WHOLE)) if noisy else ()))
-        with asked(mask_after) as constraint:
+        with asked(ask_after) as constraint:
             inputs = _ngrams(ngram_input), noise, constraint, self._budget_input(budget_input, count)
             n = kernels().draft_phase(self._plan, self._head, of_text, *inputs, *made, threads)
         if n == UNKNOWN:

@@ -1,8 +1,8 @@
 """Masks of the tokens that a constraint allows after a path, one bit for each token of the target's vocabulary, and
 logits without the others: in C on a CPU (masks.c), by torch elsewhere.
 
-Functions in C that walk along a tree ask for the mask of a node by a callback, because which nodes they reach depends
-on the logits.
+Functions in C that walk along a tree ask by a callback, because which nodes they reach depends on the logits. They ask
+for the tokens that they would take: an answer takes less than a mask, whose code and tables are cold after a forward.
 """
 
 import ctypes
@@ -54,32 +54,42 @@ class Mask:
         return torch.from_numpy(bits.view(np.bool_))
 
 
-MaskAfter = Callable[[int, tuple[int, ...]], Mask | None]  # row, path after its root -> mask, None for no constraint
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long)
+Tokens = tuple[int, ...]
+Answer = Mask | Sequence[bool] | None
+# Row, path after its root, tokens -> mask, or which of these tokens may follow; None for no constraint.
+AskAfter = Callable[[int, Tokens, Tokens], Answer]
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, *[ctypes.c_long, *[ctypes.c_void_p, ctypes.c_long] * 2], ctypes.c_void_p)
 
 
 @contextmanager
-def asked(mask_after: MaskAfter | None) -> Iterator[int | None]:
-    """Give the address of a function in C that calls `mask_after`, None for none, for the time of the block. An error
+def asked(ask_after: AskAfter | None) -> Iterator[int | None]:
+    """Give the address of a function in C that calls `ask_after`, None for none, for the time of the block. An error
     in it, which cannot pass through C, is raised at the end."""
-    if mask_after is None:
+    if ask_after is None:
         yield None
         return
     errors: list[BaseException] = []
 
-    def address(row: int, path: int | None, length: int) -> int | None:
+    def address(row: int, path: int | None, length: int, tokens: int | None, count: int, out: int | None) -> int | None:
         try:
-            tokens = (ctypes.c_int64 * length).from_address(path)[:] if length else ()
-            mask = mask_after(row, tuple(tokens))
+            answer = ask_after(row, _read(path, length), _read(tokens, count))
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
             return None
-        return None if mask is None else mask.address
+        if isinstance(answer, Mask):
+            return answer.address
+        if answer:
+            ctypes.memmove(out, bytes(answer), count)
+        return None
 
     function = _CALLBACK(address)
     yield ctypes.cast(function, ctypes.c_void_p).value
     if errors:
         raise errors[0]
+
+
+def _read(address: int | None, count: int) -> Tokens:
+    return tuple((ctypes.c_int64 * count).from_address(address)) if count else ()
 
 
 def serves(logits: Float[Tensor, "*S w"]) -> bool:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from c2t.kernels.masks import MaskAfter, asked
+from c2t.kernels.masks import AskAfter, asked
 from c2t.kernels.native import kernels
 from c2t.kernels.noise import Noise
 from c2t.kernels.pointer import pointer, pointers
@@ -62,11 +62,11 @@ def walk(
     parent: Int[Tensor, "B n"],
     alive: Bool[Tensor, "B n"],
     noise: Noise | None = None,
-    mask_after: MaskAfter | None = None,
+    ask_after: AskAfter | None = None,
 ) -> Walk:
     """Return the paths from the roots along the target's tokens: its samples, or without `noise` the most probable
     ones (of equal ones the lowest id). index: the row of logits after each slot. Parents stand before their
-    children. mask_after: of a constraint; it is asked for the nodes of the paths only."""
+    children. ask_after: of a constraint; it is asked for the tokens of the paths only."""
     columns = [column.contiguous() for column in (index, token, parent, alive)]
     rows, slots = token.shape
     streams = [column.contiguous() for column in noise or ()]
@@ -77,7 +77,7 @@ def walk(
     rule = pointers(streams, (real, whole, whole)) if streams else (None,) * 3
     out = pointers((path, length, bonus, largest), (whole, whole, whole, real))
     given = pointer(logits, real, rows=True), logits.stride(0), logits.shape[1]
-    with asked(mask_after) as constraint:
+    with asked(ask_after) as constraint:
         longest = kernels().walk(*given, *trees, *rule, constraint, *out, torch.get_num_threads())
     if longest < 0:
         raise MemoryError("no memory for the logits that a constraint allows")

@@ -45,7 +45,7 @@ class MaskedSession(WrappedSession):
         """See `c2t.models.drafts.session.DraftSession.grow_tree`. Nothing is drafted where as many tokens must
         follow as it has levels: they join the tree later."""
         if constraints := self.constraints():
-            inputs["mask_after"] = constraints.draftable
+            inputs["ask_after"] = constraints.ask_draftable
             if all(len(constraints.forced(row, ())) >= plan.levels for row in range(len(root.token))):
                 return Grown(Tree.root(root.token), ())
         return grow_tree_of(self.draft, plan, root, **inputs)

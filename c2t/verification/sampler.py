@@ -14,7 +14,7 @@ from c2t.errors import InputError, short_repr
 from c2t.grammars.constraints import Constraints, paths_to
 from c2t.kernels import walk
 from c2t.kernels.argmax import argmax, argmax_at
-from c2t.kernels.masks import MaskAfter
+from c2t.kernels.masks import AskAfter
 from c2t.kernels.noise import Noise
 from c2t.models.target.target import check_finite, check_logits
 from c2t.sampling import ON_DEVICE, Sampling, TokenCounts, check_sequence, noise_at, stream_key, uniform
@@ -103,11 +103,11 @@ class TargetSampler:
         At temperature 0 both rules are the greedy one.
         """
         if self.processors is None and not self.sampling.rescores:
-            mask_after = constraints.required if constraints else None
+            ask_after = constraints.ask_required if constraints else None
             if self.sampling.temperature == 0 and (not constraints or walk.serves(logits.values)):
-                return accept_greedily(tree, logits, mask_after)
+                return accept_greedily(tree, logits, ask_after)
             if rule == "target-only" and not self.sampling.filters and walk.serves(logits.values):
-                return walked(tree, logits, self.noise(root), mask_after)
+                return walked(tree, logits, self.noise(root), ask_after)
             if rule == "target-only" and walk.on_device(logits.values) and not constraints:
                 return walked_on_device(tree, logits, lambda values: self._sampled(tree, values, root))
         every_row = torch.arange(len(tree.token), device=root.device)
@@ -204,11 +204,11 @@ class TargetSampler:
         return processed
 
 
-def accept_greedily(tree: Tree, logits: SlotLogits, mask_after: MaskAfter | None = None) -> Accepted:
-    """Return the paths of the target's most probable tokens, for temperature 0 and unprocessed logits. mask_after: of
+def accept_greedily(tree: Tree, logits: SlotLogits, ask_after: AskAfter | None = None) -> Accepted:
+    """Return the paths of the target's most probable tokens, for temperature 0 and unprocessed logits. ask_after: of
     constraints, for logits that `walk` serves."""
     if walk.serves(logits.values):
-        return walked(tree, logits, mask_after=mask_after)
+        return walked(tree, logits, ask_after=ask_after)
     if walk.on_device(logits.values):
         return walked_on_device(tree, logits, argmax)
 
@@ -220,11 +220,9 @@ def accept_greedily(tree: Tree, logits: SlotLogits, mask_after: MaskAfter | None
     return target_only(tree, choose)
 
 
-def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None, mask_after: MaskAfter | None = None) -> Accepted:
+def walked(tree: Tree, logits: SlotLogits, noise: Noise | None = None, ask_after: AskAfter | None = None) -> Accepted:
     """Return the accepted paths of the target-only rule; see `c2t.kernels.walk`."""
-    return checked(
-        walk.walk(logits.values, logits.packed_index, tree.token, tree.parent, tree.alive, noise, mask_after)
-    )
+    return checked(walk.walk(logits.values, logits.packed_index, tree.token, tree.parent, tree.alive, noise, ask_after))
 
 
 def walked_on_device(

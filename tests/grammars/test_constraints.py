@@ -112,12 +112,12 @@ def forced_after(token: int) -> int:
     return len(row.forced(()))
 
 
-def test_a_run_of_forced_tokens_costs_one_mask_and_a_hostile_one_no_memory() -> None:
+def test_a_run_of_forced_tokens_is_asked_for_together_and_a_hostile_one_costs_no_memory() -> None:
     matcher = Cycle(VOCABULARY)
     row = RowConstraint(lambda: matcher, VOCABULARY, frozenset())
     text = []
     for number in range(2 * LONGEST_RUN):
-        assert matcher.fills == -(-number // LONGEST_RUN)
+        assert matcher.asked == -(-number // LONGEST_RUN)
         assert len(row.forced(())) == LONGEST_RUN - number % LONGEST_RUN
         text.append(row.required(()).only)
         row.advance(text[-1:])

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -14,10 +15,12 @@ from c2t.batching import BatchDecoder
 from c2t.errors import InputError
 from c2t.grammars import guidance
 from c2t.grammars.constraint import Vocabulary
-from c2t.grammars.guidance import compiled, tokens_of
+from c2t.grammars.constraints import Constraints
+from c2t.grammars.guidance import GuidanceMatcher, compiled, tokens_of
 from c2t.grammars.row_constraint import RowConstraint
 from c2t.grammars.tool_calls import FRAME
 from c2t.hf import ConstraintProcessor, TreeDecoding
+from c2t.kernels.masks import Mask
 from c2t.kernels.native import kernels
 from c2t.models.loading.load import Pair, load_pair, with_ngrams
 from c2t.policies import Eagle2, JointThreshold, Plain
@@ -199,6 +202,28 @@ def test_masks_along_a_tree_are_those_of_a_new_matcher(name: str) -> None:
             break
 
 
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_answers_about_tokens_are_those_of_the_mask(name: str) -> None:
+    vocabulary, chance, seen = tiny().vocabulary, random.Random(1), Counter()
+    special = tokens_of(vocabulary).is_special_token
+    tokens = [token for token in range(vocabulary.size) if token in vocabulary.eos or not special(token)]
+    matcher, mask = Grammar.json_schema(SCHEMAS[name]).matcher(vocabulary), Mask(vocabulary.size)
+    for _ in range(80):
+        forced, allowed = matcher.forced(), matcher.allows(tokens)
+        matcher.fill(mask)
+        seen[allowed is None] += 1
+        if forced:
+            assert allowed is None
+            assert mask.only == forced[0]
+        elif allowed is not None:
+            assert allowed == [token in mask for token in tokens]
+        may = [token for token in tokens if token in mask and token not in vocabulary.eos]
+        if not may:
+            break
+        matcher.consume(chance.choice(may))
+    assert seen[False]
+
+
 def test_a_text_that_uses_up_the_lexer_of_a_grammar_costs_no_other_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(guidance.LIMITS, "max_lexer_states", 30_000)
     compiled.cache_clear()
@@ -269,6 +294,7 @@ def plain_of_smollm2(temperature: float) -> list[list[int]]:
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 @needs_smollm2
 def test_trees_of_the_fused_phase_are_those_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Constraints, "ask_draftable", lambda self, row, path, tokens: self.draftable(row, path))
     found = {}
     for fused in (True, False):
         if not fused:
@@ -280,6 +306,29 @@ def test_trees_of_the_fused_phase_are_those_of_its_steps(monkeypatch: pytest.Mon
         found[fused] = [step.tree.token.tolist() for step in steps[1:]]
     assert found[True] == found[False]
     assert sum(len(tokens[0]) for tokens in found[True]) > 20
+
+
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+@needs_smollm2
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_answers_about_the_tokens_of_a_tree_replace_most_masks(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill, masks, texts = GuidanceMatcher.fill, Counter(), {}
+
+    def counted(self: GuidanceMatcher, mask: Mask) -> None:
+        masks[answers] += 1
+        fill(self, mask)
+
+    monkeypatch.setattr(GuidanceMatcher, "fill", counted)
+    for answers in (True, False):
+        if not answers:
+            monkeypatch.setattr(RowConstraint, "allows", lambda self, path, tokens: None)
+        texts[answers] = SpeculativeDecoder(smollm2(), POLICY).generate(
+            "Invent a person.", 48, temperature, seed=3, constraint=Grammar.json_schema(SCHEMAS["person"])
+        )
+    assert texts[True].sequences == texts[False].sequences
+    assert 2 * masks[True] < masks[False]
 
 
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")

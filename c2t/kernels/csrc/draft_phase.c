@@ -13,6 +13,9 @@ enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as
    both, the state (EAGLE-3), or the normalised state. */
 enum { JOINED, STATE, NORMED };
 
+/* Probability of a node's candidates that may not follow, over that of the others. Where it is more, others are ranked. */
+#define MOST_EXCLUDED 0.5
+
 /* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, counted from the end of the text, for
    a node that was expanded. */
 typedef struct {
@@ -101,13 +104,18 @@ long room_of(const plan *p, const head *h, const text *t, int threads) {
     return lay_out_rooms(p, h, t, threads, (char *)0, &m) - (char *)0;
 }
 
+/* The token of one of row r's logits. */
+static int64_t token_of(const head *h, const text *t, long r, int64_t index) {
+    int64_t beyond = index - h->vocabulary;
+    return beyond >= 0 ? t->oov_ids[r * t->oov_count + beyond] : h->ids ? h->ids[index] : index;
+}
+
 /* Append candidate `which` of those below the frontier's nodes of row r. */
 static void append(const plan *p, const head *h, const text *of, const rooms *m, long r, long which) {
     const trees *t = &m->tree;
     long from = m->now.begin[r] + which / p->K, rank = which % p->K, above = r * t->slots + m->now.slot[from];
     long at = r * t->slots + t->count[r]++;
-    int64_t index = m->top[from * p->K + rank], beyond = index - h->vocabulary;
-    t->token[at] = beyond >= 0 ? of->oov_ids[r * of->oov_count + beyond] : h->ids ? h->ids[index] : index;
+    t->token[at] = token_of(h, of, r, m->top[from * p->K + rank]);
     t->parent[at] = m->now.slot[from], t->depth[at] = t->depth[above] + 1, t->rank[at] = rank;
     t->log_prob[at] = m->log_prob[from * p->K + rank], t->log_joint[at] = m->joint[which];
     t->entropy[at] = m->entropy[from], t->most[at] = m->log_prob[from * p->K], t->score[at] = m->score[which];
@@ -181,17 +189,48 @@ static void make_noisy(const head *h, const text *t, const rooms *m, const noise
               n->stream, threads);
 }
 
-/* Forbid what a constraint forbids after the frontier's nodes. */
-static void mask_frontier(const head *h, const text *t, const rooms *m, mask_after mask_of) {
+/* Rank the frontier's nodes' candidates, from node `first` to `end`. */
+static void rank(const plan *p, const rooms *m, long size, long first, long end, int threads) {
+    long at = first * p->K;
+    rank_rows(m->logits + first * size, end - first, size, p->K, p->entropy < size ? p->entropy : -1, m->top + at,
+              m->log_prob + at, m->entropy + first, m->log_norm + first, threads);
+}
+
+/* Move those of `count` candidates that may not follow behind the others, and let them be impossible. Returns 0, and
+   changes nothing, if others are needed in their place, or if a classifier reads more than probabilities. */
+static int exclude(const plan *p, const uint8_t *follows, long count, int64_t *top, float *log_prob) {
+    double lost = 0, kept = 0;
+    for (long c = 0; c < count; c++) *(follows[c] ? &kept : &lost) += exp(log_prob[c]);
+    if (lost && (p->network || lost > MOST_EXCLUDED * kept)) return 0;
+    int64_t excluded[p->K];
+    long left = 0, out = 0;
+    for (long c = 0; c < count; c++)
+        if (follows[c]) top[left] = top[c], log_prob[left++] = log_prob[c] - log1p(-lost);
+        else excluded[out++] = top[c];
+    for (long c = 0; c < out; c++) top[left + c] = excluded[c], log_prob[left + c] = -INFINITY;
+    return 1;
+}
+
+/* Exclude what a constraint forbids after the frontier's nodes, whose candidates are ranked. Where few of them are
+   forbidden, no mask is computed, and probabilities are not exact: they count other tokens that are forbidden. */
+static void exclude_forbidden(const plan *p, const head *h, const text *t, const rooms *m, ask_after ask) {
     const trees *tree = &m->tree;
     long size = h->vocabulary + t->oov_count, many = m->now.begin[t->rows];
     for (long i = 0; i < many; i++) {
         long r = m->now.row[i], at = r * tree->slots + m->now.slot[i], length = tree->depth[at] + 1;
         int64_t path[length + 1];
         for (long step = length; step > 0; at = r * tree->slots + tree->parent[at]) path[--step] = tree->token[at];
-        const uint32_t *mask = mask_of(r, path, length);
-        if (mask)
-            mask_row(m->logits + i * size, h->vocabulary, h->ids, t->oov_ids + r * t->oov_count, t->oov_count, mask);
+        int64_t children[p->K], *top = m->top + i * p->K;
+        float *log_prob = m->log_prob + i * p->K;
+        uint8_t follows[p->K];
+        memset(follows, 1, p->K);
+        long count = 0;
+        for (; count < p->K && log_prob[count] > -INFINITY; count++) children[count] = token_of(h, t, r, top[count]);
+        const uint32_t *mask = ask(r, path, length, children, count, follows);
+        if (!mask && !exclude(p, follows, count, top, log_prob)) mask = ask(r, path, length, 0, 0, 0);
+        if (!mask) continue;
+        mask_row(m->logits + i * size, h->vocabulary, h->ids, t->oov_ids + r * t->oov_count, t->oov_count, mask);
+        rank(p, m, size, i, i + 1, 1);
     }
 }
 
@@ -337,7 +376,6 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
     m.now.begin[t->rows] = t->rows;
     read_logits(h, t, &m, t->hidden, threads);
     double spent = s->start;
-    long tokens = h->vocabulary + t->oov_count, entropy = p->entropy < tokens ? p->entropy : -1;
     for (long level = 0, column = 0;; level++) {
         long many = m.now.begin[t->rows];
         if (g->prior && raise_followers(g->text, g->stride, g->longest, g->lengths, tree->token, tree->parent,
@@ -345,8 +383,8 @@ long draft_phase(const plan *p, const head *h, const text *t, const ngrams *g, c
                                         t->oov_ids, t->oov_count, g->prior))
             return -2;
         if (drawn->temperature) make_noisy(h, t, &m, drawn, threads);
-        if (constraint) mask_frontier(h, t, &m, (mask_after)constraint); /* last, since nothing may raise these */
-        rank_rows(m.logits, many, tokens, p->K, entropy, m.top, m.log_prob, m.entropy, m.log_norm, threads);
+        rank(p, &m, h->vocabulary + t->oov_count, 0, many, threads);
+        if (constraint) exclude_forbidden(p, h, t, &m, (ask_after)constraint); /* last, since nothing may raise these */
         for (long i = 0; i < many; i++)
             if (m.log_norm[i] != m.log_norm[i]) return -3;
         long next = 0;

@@ -96,6 +96,21 @@ static void copy_allowed(const float *x, long vocabulary, const uint32_t *mask, 
     }
 }
 
+/* The most probable token, or at a temperature a sampled one. *largest: see `most_probable`; where it is not finite,
+   the token is meaningless. */
+static long chosen(const float *x, long vocabulary, float temperature, uint64_t key, float *largest) {
+    long token = most_probable(x, vocabulary, largest);
+    return temperature && __builtin_isfinite(*largest) ? sampled(x, vocabulary, temperature, key, token) : token;
+}
+
+/* The mask after a path; NULL if the token that is the best of all may follow, and is the best one of those, too. A
+   broken logit is not asked for, since a mask may exclude it. */
+static const uint32_t *needed(ask_after ask, long r, const int64_t *path, long length, int64_t token, float largest) {
+    uint8_t follows = 1;
+    const uint32_t *mask = ask(r, path, length, &token, __builtin_isfinite(largest), &follows);
+    return mask || follows ? mask : ask(r, path, length, 0, 0, 0);
+}
+
 /* Trees (rows, slots): the logits after slot s of row r begin at logits + index[r slots + s] * stride. temperature,
    stream: of each row; at 0 the most probable tokens are taken, else tokens are sampled by the random numbers of the
    stream at the token's position. root: the positions of the roots. All three NULL: every row has 0. path: (rows,
@@ -117,17 +132,18 @@ long walk(const float *logits, long stride, long vocabulary, const int64_t *inde
             slot = child;
             path[first + steps++] = slot;
             const float *x = logits + index[first + slot] * stride;
+            float heat = temperature ? temperature[r] : 0;
+            uint64_t key = heat ? key_of_sample((uint64_t)stream[r], root[r] + steps) : 0; /* of its children's position */
+            bonus[r] = chosen(x, vocabulary, heat, key, largest + r);
             if (constraint) {
                 if (steps > 1) tokens[first + steps - 2] = token[first + slot];
-                const uint32_t *mask = ((mask_after)constraint)(r, tokens + first, steps - 1);
-                if (mask) copy_allowed(x, vocabulary, mask, rooms + r * vocabulary), x = rooms + r * vocabulary;
+                const uint32_t *mask = needed((ask_after)constraint, r, tokens + first, steps - 1, bonus[r], largest[r]);
+                if (mask) {
+                    copy_allowed(x, vocabulary, mask, rooms + r * vocabulary);
+                    bonus[r] = chosen(rooms + r * vocabulary, vocabulary, heat, key, largest + r);
+                }
             }
-            bonus[r] = most_probable(x, vocabulary, largest + r);
             if (!__builtin_isfinite(largest[r])) break;
-            if (temperature && temperature[r]) { /* the root's children are at the next position */
-                uint64_t key = key_of_sample((uint64_t)stream[r], root[r] + steps);
-                bonus[r] = sampled(x, vocabulary, temperature[r], key, bonus[r]);
-            }
             for (child = slot + 1; child < slots; child++) /* a child's slot comes after its parent's */
                 if (alive[first + child] && parent[first + child] == slot && token[first + child] == bonus[r]) break;
         }

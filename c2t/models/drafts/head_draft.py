@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from c2t.caches.ragged import Ragged
 from c2t.kernels.draft_phase import BudgetInput, DraftPhase, NgramInput, PhaseHead, RootStates, serves
 from c2t.kernels.level_plan import LevelPlan
-from c2t.kernels.masks import MaskAfter
+from c2t.kernels.masks import AskAfter
 from c2t.kernels.noise import Noise
 from c2t.kernels.oov_tokens import add_oov_tokens
 from c2t.kernels.tree_attention import grouped_attention
@@ -104,7 +104,7 @@ class EagleSession(DraftSession):
         *,
         ngram_input: NgramInput | None = None,
         noise: Noise | None = None,
-        mask_after: MaskAfter | None = None,
+        ask_after: AskAfter | None = None,
         budget_input: BudgetInput | None = None,
     ) -> Grown | None:
         """See `DraftSession.grow_tree`: fused where the head is packed."""
@@ -121,7 +121,7 @@ class EagleSession(DraftSession):
         text = RootStates(
             root.token, self.hidden[:, 0], cache.lengths, cache.buffers, cache.length, cache.step, rotations, oov_ids
         )
-        inputs = ngram_input, noise, mask_after, budget_input
+        inputs = ngram_input, noise, ask_after, budget_input
         grown = phase(text, *inputs, lambda: refuse_nan(root.token.new_ones((), dtype=torch.bool)))
         self.expanded, self.passes = True, grown.passes
         return Grown(Tree.of(grown.blocks, capped=grown.capped), grown.slots)

@@ -208,7 +208,7 @@ class DraftSession(ABC):
         Return None, without any change, if the draft has no fused phase for this plan.
 
         inputs: of wrapper drafts and policies (see `c2t.kernels.draft_phase`). `ngram_input`: n-grams to mix in.
-        `noise`: the target's Gumbel noise. `mask_after`: of constraints. `budget_input`: costs, by which a budget
+        `noise`: the target's Gumbel noise. `ask_after`: of constraints. `budget_input`: costs, by which a budget
         decides after every level."""
         return None
 
