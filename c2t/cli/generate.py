@@ -116,7 +116,7 @@ def generate(
         pair, chosen, entry = tuned_policy(pair, len(texts), temperature, classifier, tp)
         check_tuned_with(entry, classifier)
     else:
-        rates = acceptance.lookup(pair, temperature, rule)
+        rates = acceptance.lookup(pair, temperature, rule, top_p)
         spec = policy or ("c2t" if beta is not None else shared.default_policy(pair, classifier))
         (chosen,) = shared.policies(pair, classifier, [spec], rates, shared.costs(pair, tp), beta=beta)
     if beta is not None and getattr(chosen, "beta", None) != beta:

@@ -34,8 +34,8 @@ class Constraints:
         return constraint.nothing if mask is None else mask
 
     def ask_draftable(self, row: int, path: Path, tokens: Path) -> Answer:
-        """Return which of these tokens may be drafted after a path of this row. `draftable` without them, where it takes a
-        mask, and where one token must follow, whose probability is 1 by a mask."""
+        """Return which of these tokens may be drafted after a path of this row. `draftable` without them, where it
+        takes a mask, and where one token must follow, whose probability is 1 by a mask."""
         constraint, whole = self.rows[row], self._whole(row, path)
         asked = tokens and constraint is not None and constraint.may_draft and not constraint.is_forced(whole)
         allowed = constraint.allows(whole, tokens) if asked else None

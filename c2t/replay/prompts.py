@@ -119,9 +119,11 @@ def encode_all(
     """Return every turn of every prompt as token ids, at most `longest` of them: first turns first, then second ones.
 
     answer(ids): returns the target's answers, which later turns refer to. A turn that does not fit is left out together
-    with the turns after it. InputError if no turn fits.
+    with the turns after it. InputError if no turn fits, and without prompts.
     """
     ids: list[list[int]] = []
+    if not prompts:
+        raise InputError("there are no prompts: give at least one")
     included: list[Prompt] = []
     histories: list[tuple[Prompt, list[str]]] = [(prompt, []) for prompt in prompts]
     while histories:

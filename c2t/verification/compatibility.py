@@ -47,7 +47,10 @@ def check_rule(policy: Policy, rule: str | None) -> str:
     """Return the verification rule to use; InputError for an unknown rule, and for one that does not fit the policy."""
     check_is_policy(policy)
     check_kind("rule", rule, str | None, "the name of a verification rule")
-    name, sound = type(policy).__name__, RULES[policy.proposal]
+    name = type(policy).__name__
+    if policy.proposal not in RULES:
+        raise InputError(f"{name}'s proposal is {policy.proposal!r}; known: {', '.join(RULES)}")
+    sound = RULES[policy.proposal]
     rule = sound[0] if rule is None else rule
     names = list(dict.fromkeys(rule for rules in RULES.values() for rule in rules))
     if rule not in names:

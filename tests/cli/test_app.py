@@ -474,6 +474,7 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         ("generate --system x", "system needs a chat template, and the pair tiny has none"),
         ("generate --pair llama2-7b --system x", "the template takes user, assistant.*its own system text"),
         ("generate --top-p 0", "top_p = 0.0: must be in"),
+        ("generate --policy sequoia --temperature 0.6 --top-p 0.5", "measure them with: .* --top-p 0.5"),
         ("generate --top-k -1", "top_k = -1: must be 0"),
         ("generate --min-p 2", "min_p = 2.0: must be in"),
         ("generate --temperature 1e-38", "temperature = 1e-38: must be 0"),

@@ -177,6 +177,8 @@ def test_too_long_turns_are_left_out_with_those_after_them(tokenizer: PreTrained
     assert encoded.skipped == 4
     with pytest.raises(InputError, match="all 1 prompts are longer than 20 tokens"):
         encode_all(tokenizer, "", prompts(["a" * 50]), 20, lambda ids: [""])
+    with pytest.raises(InputError, match="there are no prompts: give at least one"):
+        encode_all(tokenizer, "", [], 20, lambda ids: [""])
 
 
 def test_too_long_texts_are_told_by_c2t_alone(tokenizer: PreTrainedTokenizerBase, monkeypatch) -> None:

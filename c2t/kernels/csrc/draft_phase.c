@@ -13,7 +13,7 @@ enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as
    both, the state (EAGLE-3), or the normalised state. */
 enum { JOINED, STATE, NORMED };
 
-/* Probability of a node's candidates that may not follow, over that of the others. Where it is more, others are ranked. */
+/* Probability of a node's candidates that may not follow, over that of the others, up to which no mask is asked for. */
 #define MOST_EXCLUDED 0.5
 
 /* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, counted from the end of the text, for
@@ -196,7 +196,7 @@ static void rank(const plan *p, const rooms *m, long size, long first, long end,
               m->log_prob + at, m->entropy + first, m->log_norm + first, threads);
 }
 
-/* Move those of `count` candidates that may not follow behind the others, and let them be impossible. Returns 0, and
+/* Move those of `count` candidates that may not follow after the others, and let them be impossible. Returns 0, and
    changes nothing, if others are needed in their place, or if a classifier reads more than probabilities. */
 static int exclude(const plan *p, const uint8_t *follows, long count, int64_t *top, float *log_prob) {
     double lost = 0, kept = 0;

@@ -190,6 +190,10 @@ def test_there_is_one_rule_for_it_and_no_replay() -> None:
             check_rule(MCSDPlus(), rule)
     with pytest.raises(InputError, match="by the rule longest-fork; use target-only"):
         check_rule(Eagle2(), "longest-fork")
+    policy = Eagle2()
+    object.__setattr__(policy, "proposal", "rank")
+    with pytest.raises(InputError, match="Eagle2's proposal is 'rank'; known: ranked, "):
+        check_rule(policy, None)
     texts = write_continuations(toy_target(), PROMPTS[:1], max_new_tokens=4, beyond=3, sampling=Sampling())
     with pytest.raises(InputError, match="mcsd\\+ cannot be replayed"):
         list(replay(toy_drafts()["perturbed"], MCSDPlus(W=2, D=1), texts))
