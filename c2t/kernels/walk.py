@@ -25,8 +25,9 @@ except ImportError:  # the torch twin needs none
 
 
 class Walk(NamedTuple):
-    """Accepted paths as `c2t.verify.Accepted` has them. largest: the chosen token's logit after each path, on the CPU; in
-    C the most probable one's. Of a row in which one on the way is not finite it is that one, and the walk ends there."""
+    """Accepted paths as `c2t.verify.Accepted` has them. largest: the chosen token's logit after each path, on the CPU;
+    in C the most probable one's. Of a row in which one on the way is not finite, it is that one, and the walk ends
+    there."""
 
     slots: Int[Tensor, "B m"]
     length: Int[Tensor, " B"]

@@ -199,9 +199,9 @@ static void rank(const plan *p, const rooms *m, long size, long first, long end,
 /* Move those of `count` candidates that may not follow after the others, and let them be impossible. Returns 0, and
    changes nothing, if others are needed in their place, or if a classifier reads more than probabilities. */
 static int exclude(const plan *p, const uint8_t *follows, long count, int64_t *top, float *log_prob) {
-    double lost = 0, kept = 0;
-    for (long c = 0; c < count; c++) *(follows[c] ? &kept : &lost) += exp(log_prob[c]);
-    if (lost && (p->network || lost > MOST_EXCLUDED * kept)) return 0;
+    double lost = 0, others = 0;
+    for (long c = 0; c < count; c++) *(follows[c] ? &others : &lost) += exp(log_prob[c]);
+    if (lost && (p->network || lost > MOST_EXCLUDED * others)) return 0;
     int64_t excluded[p->K];
     long left = 0, out = 0;
     for (long c = 0; c < count; c++)
