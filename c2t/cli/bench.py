@@ -15,7 +15,6 @@ from c2t.policies.spec import describe
 from c2t.protocols import Policy
 from c2t.replay.prompts import default_prompts
 from c2t.storage.provenance import hardware
-from c2t.storage.results import check_place
 from c2t.study import acceptance
 from c2t.study import autotune_cache as tuning
 from c2t.study import batches as batching
@@ -76,7 +75,7 @@ def bench(
     if figure and not batch:
         raise InputError("--figure plots tokens/s over the batch size: give --batch 1,4,16 too")
     if figure:
-        check_place(figure)
+        shared.check_figure("--figure", figure)
         from c2t.study import plots  # noqa: F401, PLC0415 - needs an extra, and says so before the work
     settings = benchmark.BenchSettings(
         max_new_tokens=max_new_tokens,

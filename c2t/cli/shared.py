@@ -24,6 +24,7 @@ from c2t.policies.spec import parse
 from c2t.protocols import Policy
 from c2t.replay.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
+from c2t.storage.results import check_place
 
 WORKERS = 2  # default number of Ray actors
 WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # policies that replace c2t among defaults
@@ -68,6 +69,15 @@ def pool(address: str | None, workers: int, make: Callable[[], Pair], device: st
 
 def read(files: list[Path]) -> list[Prompt]:
     return [prompt for path in files for prompt in read_prompts(path)]
+
+
+def check_figure(option: str, path: Path) -> None:
+    """Refuse, before the work, a path that no figure can be written to, or whose name is not that of a PNG."""
+    if path.suffix.lower() != ".png":  # a file of another kind would be replaced
+        raise InputError(f"{option} {path}: the figure is a PNG: give a name that ends with .png")
+    check_place(path)
+    if path.exists() and not path.is_file():  # a device, which a file would replace
+        raise InputError(f"{option} {path} is no plain file: name another")
 
 
 class Classifier:

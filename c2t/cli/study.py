@@ -14,6 +14,7 @@ from c2t.output.progress import progress_bar
 from c2t.policies.spec import split
 from c2t.replay.prompts import default_prompts
 from c2t.storage import paths as checkpoints
+from c2t.storage.results import check_place
 from c2t.study import acceptance
 from c2t.study import pareto as fronts
 from c2t.study import sweep as sweeping
@@ -76,6 +77,9 @@ def sweep(
         max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, limit=limit, rule=rule
     )
     wanted = _taus(taus)
+    if out:
+        check_place(out)
+        shared.check_figure("--out", out.with_suffix(".png"))
     loaded = shared.load(models)
     # The same arithmetic on Ray's machines, whose processors may differ.
     make = partial(shared.load, models._replace(dtype=loaded.dtype))
@@ -134,9 +138,13 @@ def plot(
     if not conditions:
         raise InputError(f"{paths[0]} holds no points of a sweep: make them with c2t sweep --out FILE")
     default = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")
-    if (out or default).resolve() in [path.resolve() for path in paths]:
-        raise InputError(f"--out {out or default} is a file of points: give another name to the figure")
-    figure = plots.plot_fronts(conditions, out or default)
+    file, stored = out or default, [path.resolve() for path in paths]
+    if file.resolve() in stored:
+        raise InputError(f"--out {file} is a file of points: give another name to the figure")
+    if json and Path(json).resolve() in [*stored, file.resolve()]:
+        raise InputError(f"--json {json} is a file of points, or the figure: give another name to the result")
+    shared.check_figure("--out", file)
+    figure = plots.plot_fronts(conditions, file)
     comparisons = [_compare(condition, points, wanted) for condition, points in conditions.items()]
     terminal.say(f"figure: {figure}")
     compared = [comparison and reports.comparison_figures(comparison) for comparison in comparisons]

@@ -18,7 +18,6 @@ from c2t.policies.round_costs import RoundCosts
 from c2t.policies.spec import describe, split
 from c2t.protocols import Policy
 from c2t.replay.prompts import timing_prompts
-from c2t.storage.results import check_place
 from c2t.study import autotune as tuning
 from c2t.study import autotune_cache as tuned
 from c2t.study import engine_flags
@@ -82,7 +81,7 @@ def tune(
     A model of your own gets smollm2's, unless you give some like those that you will send.
     """
     if figure:
-        check_place(figure)
+        shared.check_figure("--figure", figure)
         from c2t.study import plots  # noqa: PLC0415 - needs an extra, and says so before the work
     begun = time.monotonic()
     settings = tuning.TuneSettings(

@@ -21,6 +21,7 @@ from c2t.viewer.view import Viewer
 @o.with_models
 def view(
     models: o.Models,
+    context: terminal.Context,
     prompt: Annotated[
         str, typer.Argument(help="Text to answer; without a chat template, to continue.", metavar="PROMPT")
     ] = "Why is the sky blue?",
@@ -70,6 +71,8 @@ def view(
     Writes one HTML file that a browser opens from the disk, without network.
     """
     file = Path("tree.html") if out is None and not serve else out
+    if "port" in terminal.given(context) and not serve:
+        raise InputError("--port is that of --serve: give --serve too, or leave --port out")
     _check_file(file, overwrite)
     loaded = shared.load(models)
     specs = [policy or shared.default_policy(loaded, classifier), *([compare] if compare else [])]

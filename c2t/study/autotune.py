@@ -20,7 +20,7 @@ from c2t.policies.spec import describe, tried_by
 from c2t.protocols import Policy
 from c2t.replay.prompts import Prompt
 from c2t.replay.settings import RunSettings
-from c2t.study.batches import Entrant, Group, Run, first_turns, grouped, race
+from c2t.study.batches import Entrant, Group, Run, check_new_tokens, first_turns, grouped, race
 from c2t.verification.compatibility import check_compatible
 
 DEFAULT_CANDIDATES = tried_by("tune")
@@ -52,8 +52,7 @@ class TuneSettings(RunSettings):
         at_least_one(self, "batch", "limit")
         if not self.minutes > 0:
             raise InputError(f"minutes = {self.minutes} must be more than 0")
-        if self.max_new_tokens < 2:  # the first token is the prompt's own forward
-            raise InputError(f"max_new_tokens = {self.max_new_tokens} is too short to time: give 2 or more")
+        check_new_tokens(self.max_new_tokens)
         if self.prompts < self.batch:
             raise InputError(
                 f"limit = {self.limit} prompts do not fill a batch of {self.batch}; use --limit {self.batch}"

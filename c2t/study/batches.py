@@ -39,6 +39,7 @@ class BatchSettings(RunSettings):
     def __post_init__(self):
         super().__post_init__()
         at_least_one(self, "timed")
+        check_new_tokens(self.max_new_tokens)
         if not self.batches or min(self.batches) < 1 or max(self.batches) > MOST_ROWS:
             raise InputError(f"batch sizes = {self.batches} must be whole numbers from 1 to {MOST_ROWS:,}")
         if len(set(self.batches)) < len(self.batches):
@@ -84,6 +85,12 @@ class Speed(NamedTuple):
     tokens_per_second: Interval
     against_plain: Interval
     total: Statistics
+
+
+def check_new_tokens(count: int) -> None:
+    """Raise InputError if texts of so many new tokens have no rounds to time: the first is the prompt's own forward."""
+    if count < 2:
+        raise InputError(f"max_new_tokens = {count} is too short to time: give 2 or more")
 
 
 def measure(

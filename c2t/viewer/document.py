@@ -16,6 +16,9 @@ from c2t.classifier import CONDITIONAL, TreeClassifier
 from c2t.decoding import Step, cut
 from c2t.output.detokenizer import IncrementalDetokenizer
 from c2t.policies.c2t import C2T
+from c2t.policies.ddd import DDD
+from c2t.policies.eagle2 import Eagle2
+from c2t.policies.opt_tree import OptTree
 from c2t.policies.spec import describe
 from c2t.policies.threshold import JointThreshold
 from c2t.protocols import Policy
@@ -34,7 +37,7 @@ SCHEMA = {
         "name": "the policy, in brief",
         "spec": "the policy with all settings",
         "threshold": "least confidence of a chosen candidate; null: the policy has none, and beta cannot be moved",
-        "limits": "width: most candidates chosen per level; levels; nodes: most of a tree; N: nodes chosen by rank",
+        "limits": "width: most candidates chosen per level; levels; nodes: most of a tree; N: most probable nodes",
         "classifier": "features, layers ([weight, bias] each), conditional; null: joint probability is the confidence",
         "first": "tokens and pieces of the prompt's own forward, which generates the first root",
         "rounds": {
@@ -58,7 +61,8 @@ SCHEMA = {
 
 def policy_document(policy: Policy) -> dict[str, Any]:
     """Return the description of a policy, without rounds."""
-    limits = {"width": None, "levels": policy.levels, "nodes": None, "N": getattr(policy, "N", None)}
+    most_probable = policy.N if _keeps_the_most_probable(policy) else None
+    limits = {"width": None, "levels": policy.levels, "nodes": None, "N": most_probable}
     threshold = None
     if isinstance(policy, (C2T, JointThreshold)):
         limits |= {"width": policy.W or policy.max_width, "nodes": policy.max_nodes}
@@ -72,6 +76,11 @@ def policy_document(policy: Policy) -> dict[str, Any]:
         "first": {"tokens": [], "pieces": [], "shown": 0},
         "rounds": [],
     }
+
+
+def _keeps_the_most_probable(policy: Policy) -> bool:
+    """Return True if a tree is the N most probable nodes of all that were drafted, root included."""
+    return isinstance(policy, (DDD, OptTree)) or (isinstance(policy, Eagle2) and policy.reranked)
 
 
 def classifier_document(classifier: TreeClassifier) -> dict[str, Any]:

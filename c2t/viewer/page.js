@@ -390,9 +390,10 @@ function reason(view, node) {
     if (round.confidence[node] < threshold) return `: ${name} ${value} < ${least}`;
     return result.kept[round.parent[node]] ? `: ${name} ${value} ≥ ${least}, but not among the ${width} best of its level` : ": its parent was pruned";
   }
-  if (!N) return "";
-  const least = Math.min(...[...round.kept.keys()].filter((i) => i && round.kept[i]).map((i) => round.confidence[i]));
-  return kept ? `: among the ${N - 1} most probable paths` : `: joint probability ${value}, and ${decimal(least)} was the least of the ${N - 1} kept`;
+  const best = N ? [...round.kept.keys()].filter((i) => i && round.kept[i]) : [];
+  if (!best.length) return "";
+  const least = Math.min(...best.map((i) => round.confidence[i]));
+  return kept ? `: among the ${best.length} most probable paths` : `: joint probability ${value}, and ${decimal(least)} was the least of the ${best.length} kept`;
 }
 
 // Show a node's numbers beside the tree.

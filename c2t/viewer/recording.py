@@ -67,7 +67,7 @@ class RecordedDistributions(NextTokenDistributions):
 
     def __init__(self, rows: NextTokenDistributions, store: Callable[[Tensor, Tensor, Tensor], None]):
         super().__init__(rows.drafted, rows.hidden, rows.vocabulary, rows.rows)
-        self.store = store
+        self.confidence, self.store = rows.confidence, store
 
     def topk_entropy(
         self, k: int, m: int | None

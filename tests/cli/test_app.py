@@ -440,6 +440,8 @@ def test_a_classifier_is_for_policies_that_read_one_anywhere_inside(specs: list[
         ("sweep --max-new-tokens 1 --grid eagle2 --limit 1 --out {new}", "no rounds to count: every text ends with"),
         ("bench --batch 1,two", "--batch 1,two: give whole numbers separated by commas"),
         ("bench --batch 0", "batch sizes = .* from 1 to 4,096"),
+        ("bench --batch 1 -n 1", "max_new_tokens = 1 is too short to time: give 2 or more"),
+        ("bench --batch 1 --figure notes.txt", "--figure notes.txt: the figure is a PNG"),
         ("bench --batch 1 --rule target-only", "--batch only times live rounds: leave --rule out"),
         ("bench --batch 1 --limit 1", "leave --limit out"),
         ("bench --figure f.png", "--figure plots tokens/s over the batch size: give --batch"),

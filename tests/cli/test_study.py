@@ -98,6 +98,7 @@ def test_several_files_are_several_panels(home_swept: Path, tmp_path: Path) -> N
         (["sweep", "--temperature", "-1", "--grid", "chain"], "temperature = -1"),
         (["sweep", "--grid", "chain", "--out", "points.png"], "cannot be the figure (.png)"),
         (["sweep", "--grid", "chain", "--out", "p.jsonl", "--json", "p.jsonl"], "or --json's file too"),
+        (["sweep", "--out", "/proc/p.jsonl"], "cannot write results to /proc/p.jsonl: "),
         (["plot", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
         (["plot", "--taus", ""], "--taus"),
     ],
@@ -114,8 +115,19 @@ def test_files_of_another_format(home_swept: Path, tmp_path: Path) -> None:
     assert prompts.read_text() == before
     points = home_swept / "data" / "sweep" / "tiny.jsonl"
     assert "is a file of points" in refused("plot", points, "--out", points)
+    before, notes = points.read_text(), tmp_path / "notes.txt"
+    notes.write_text("a note")
+    assert "is a file of points" in refused("plot", points, "--json", points)
+    figure = tmp_path / "a.png"
+    assert "or the figure: give another name" in refused("plot", points, "--out", figure, "--json", figure)
+    assert "give a name that ends with .png" in refused("plot", points, "--out", notes)
+    assert (points.read_text(), notes.read_text(), figure.exists()) == (before, "a note", False)
     (tmp_path / "empty.jsonl").write_text("")
     assert "holds no points" in refused("plot", tmp_path / "empty.jsonl")
+
+
+def test_sweep_checks_its_file_before_it_loads(home: Path) -> None:
+    assert "cannot write results to .: Is a directory" in refused("sweep", "--pair", "nowhere", "--out", ".")
 
 
 def test_plot_before_any_sweep(home: Path) -> None:

@@ -53,6 +53,7 @@ def test_writes_a_page_and_says_where(here: Path) -> None:
         (["--out", "/dev/null", "--overwrite"], "is no plain file"),
         (["--out", "/proc/tree.html"], "cannot write results to /proc/tree.html"),
         (["--serve", "--port", "65536"], "65535"),
+        (["--port", "8123"], "--port is that of --serve"),
         (["--policy", "chain", "--temperature", "-1"], "temperature"),
         (["--policy", "chain", "--max-new-tokens", "5000"], "exceed the target's"),
     ],

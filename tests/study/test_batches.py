@@ -137,6 +137,7 @@ def test_the_figure(tmp_path: Path) -> None:
         ({"batches": (0,)}, "whole numbers from 1 to 4,096"),
         ({"batches": (5000,)}, "whole numbers from 1 to 4,096"),
         ({"batches": (4, 4)}, "twice"),
+        ({"max_new_tokens": 1}, "too short to time"),
         ({"timed": 0}, "timed = 0 must be at least 1"),
     ],
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.models.loading.load import Pair, load_pair
-from c2t.policies import C2T, Eagle2, JointThreshold, Plain
+from c2t.policies import C2T, Eagle2, JointThreshold, OptTree, Plain
 from c2t.protocols import NextTokenDistributions, Policy, Root
 from c2t.tree import Nodes, Tree
 from c2t.viewer.page import page
@@ -184,6 +184,18 @@ def test_pruned_candidates_tell_why(view: Any) -> None:
     assert all("pruned: confidence" in label and "< beta 0.200" in label for label in labels)
     other = view.locator("figure >> nth=1").locator(".node.faint").first.get_attribute("aria-label")
     assert "the least of the 19 kept" in other
+
+
+@pytest.mark.parametrize(("nodes", "delta"), [(1, 0.0), (60, 1.0)], ids=["no node", "fewer than N"])
+def test_the_reason_counts_what_was_kept(tiny: Pair, opened: Open, tmp_path: Path, nodes: int, delta: float) -> None:
+    document = decoded(tiny, OptTree(N=nodes, delta=delta), new=6).document
+    view = opened(written(document, tmp_path))
+    view.keyboard.press("Home")
+    view.select_option("#pruned", "0")
+    labels = view.locator(".node").evaluate_all("nodes => nodes.map((node) => node.getAttribute('aria-label'))")
+    kept = len(document["policies"][0]["rounds"][0]["kept"])
+    assert not any("Infinity" in label for label in labels)
+    assert any(f"among the {kept} most probable paths" in label for label in labels) == (kept > 0)
 
 
 def test_moving_beta_shows_what_the_round_would_have_cost(view: Any, compared: Viewer) -> None:

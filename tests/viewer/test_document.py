@@ -12,12 +12,15 @@ from c2t.decoder import SpeculativeDecoder
 from c2t.decoding import Step
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair
-from c2t.policies import C2T, Eagle2, Plain
+from c2t.policies import C2T, ConfidenceChain, Eagle2, Plain
 from c2t.sampling import Sampling
 from c2t.viewer.document import SCHEMA, RoundWriter, TokenTexts, policy_document
+from c2t.viewer.recording import RecordingPolicy
 from c2t.viewer.view import Viewer
 from tests.every_policy import EVERY_POLICY
 from tests.marks import slow_except
+from tests.policies.plain_trees import ROOT, tables
+from tests.policies.test_confidence_chain import ConfidentDraft
 from tests.rounding import ROUNDINGS, assert_within, growth, half_a_digit
 from tests.viewer.documents import PROMPT, columns, decoded
 
@@ -87,6 +90,13 @@ def test_entropy_is_known_where_the_policy_does_without_it(small_pair: Pair) -> 
     assert ((entropies > 0) & (entropies < math.log(small_pair.target.config.vocab_size))).all()
 
 
+def test_a_policy_that_is_watched_reads_the_confidence_of_the_draft() -> None:
+    policy, draft = ConfidenceChain(slope=0.1, length=5), ConfidentDraft(tables(0))
+    recording = RecordingPolicy(policy)
+    assert torch.equal(recording(draft, ROOT).token, policy(draft, ROOT).token)
+    assert recording.rounds[0]
+
+
 def test_the_target_probability_is_that_of_a_plain_forward(small_pair: Pair) -> None:
     viewer = decoded(small_pair, Eagle2(K=3, levels=3, N=8))
     [shown] = viewer.document["policies"]
@@ -132,6 +142,12 @@ def test_only_policies_with_a_threshold_can_be_pruned_again(small_pair: Pair) ->
     assert (shown["threshold"], shown["limits"]["width"], shown["limits"]["nodes"]) == (0.3, 64, 1024)
     weights = [weight for layer in shown["classifier"]["layers"] for part in layer for weight in np.ravel(part)]
     assert len(weights) == 241
+
+
+def test_only_trees_of_the_most_probable_paths_say_so() -> None:
+    ranked = {name for name, case in EVERY_POLICY.items() if policy_document(case.policy)["limits"]["N"]}
+    assert {name.partition(" ")[0] for name in ranked} == {"eagle2", "opttree", "ddd"}
+    assert policy_document(Eagle2(reranked=False))["limits"]["N"] is None
 
 
 def test_refuses_what_generate_refuses(small_pair: Pair) -> None:
