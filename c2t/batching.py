@@ -23,7 +23,7 @@ from c2t.grammars.row_constraint import RowConstraint
 from c2t.models.loading.load import Pair
 from c2t.protocols import Policy, Session
 from c2t.sampling import Sampling, check_sequence
-from c2t.verification.compatibility import check_compatible, check_constraint, check_rule
+from c2t.verification.compatibility import check_compatible, check_constraint, check_rule, on_device
 from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens, checked_ids
 from c2t.verification.target_verifier import TargetVerifier
@@ -135,10 +135,11 @@ class BatchDecoder:
         rule: str | None = None,
     ):
         check_kind("pair", pair, Pair, "a pair that load_pair has loaded")
-        self.pair, self.policy, self.rule = pair, policy, check_rule(policy, rule)
+        self.pair, self.rule = pair, check_rule(policy, rule)
         self.max_rows, self.max_tokens, self.max_waiting = max_rows, max_tokens, max_waiting
         whole(self, "max_rows", "max_tokens", "max_waiting", least=1, most=2**62)
         check_compatible(policy, pair.target)
+        self.policy = on_device(policy, pair.target.device)
         if policy.proposal == "target-initialised":
             raise InputError(f"{type(policy).__name__} decodes fixed batches only; use generate, or another policy")
         self.last: Step | None = None  # the round of the last step, for statistics

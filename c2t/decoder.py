@@ -29,7 +29,7 @@ from c2t.policies.default import default_policy, policy_of_folder
 from c2t.policies.spec import label_of
 from c2t.protocols import Policy
 from c2t.sampling import Sampling, new_seed
-from c2t.verification.compatibility import check_compatible, check_constraint
+from c2t.verification.compatibility import check_compatible, check_constraint, on_device
 from c2t.verification.logprobs import TokenLogprob, check_logprobs
 from c2t.verification.prompt_ids import check_length, check_new_tokens
 from c2t.verification.prompts import Prompt, Prompts, encode, encode_one
@@ -105,8 +105,9 @@ class SpeculativeDecoder:
         if budget is not None:
             policy = with_budget(pair, policy, budget)
         check_whole("graph_tokens", graph_tokens, least=0)
-        self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         check_compatible(policy, pair.target)
+        policy = on_device(policy, pair.target.device)
+        self.pair, self.policy, self.graph_tokens = pair, policy, graph_tokens
         if not policy.exact:
             warnings.warn(f"{type(policy).__name__} is not exact: its text is not the target's own", stacklevel=2)
         self._static: dict[int, Parts] = {}

@@ -21,6 +21,7 @@ def main(question: str = QUESTION, max_new_tokens: int = 96) -> None:
     model, tokenizer = pair.target.model, pair.tokenizer
     chat = [{"role": "user", "content": question}]
     inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    inputs = inputs.to(model.device)
     settings = {**inputs, "max_new_tokens": max_new_tokens, "do_sample": False}
 
     policy = C2T(TreeClassifier.from_pretrained("smollm2"), K=6, W=6, levels=3)  # small trees, for a CPU

@@ -2,13 +2,17 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from c2t.decoder import SpeculativeDecoder
+from c2t.errors import InputError
 from c2t.models.loading.load import load_pair
 from c2t.policies import Eagle2
 
@@ -41,6 +45,35 @@ CODE = """if True:
     print(json.dumps([texts, sum(replicas.values())]))
     serve.shutdown()
 """
+
+
+@pytest.fixture
+def deployment(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of the file, with a stand-in for Ray, whose applications are the functions that replicas run."""
+    serve: Any = ModuleType("ray.serve")
+    serve.Application, serve.ingress = object, lambda replica: lambda: replica
+    serve.deployment = lambda replica, **_: SimpleNamespace(bind=lambda: replica)
+    ray: Any = ModuleType("ray")
+    ray.serve = serve
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.serve", serve)
+    return runpy.run_path(str(ROOT / "integrations" / "ray_serve" / "deployment.py"))["application"].__globals__
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"), [({}, Eagle2(K=3, levels=3, N=8)), ({"policy": "eagle2:N=4"}, Eagle2(N=4))]
+)
+def test_the_default_policy_is_the_servers(deployment: dict[str, Any], given: dict[str, str], policy: Eagle2) -> None:
+    asked = []
+    deployment["default_policy"] = lambda *_, for_server: asked.append(for_server) or "eagle2:K=3,levels=3,N=8"
+    deployment["make_app"] = lambda decoder, front, metrics: decoder
+    assert deployment["application"]({"pair": "tiny", **given})().policy == policy
+    assert asked == [True] * (not given)
+
+
+def test_an_unknown_argument_is_refused(deployment: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="no argument is called 'replica'; known: pair, draft, policy"):
+        deployment["application"]({"pair": "tiny", "replica": "2"})
 
 
 @pytest.mark.slow

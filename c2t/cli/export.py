@@ -1,5 +1,6 @@
 """The command that writes a folder for the Hub."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -46,8 +47,8 @@ def export_hub(
     network.check()
     folder = out or checkpoints.local_of(name, "hub")
     if target is None:
-        target = hub_target(name) if draft is None else None
+        target = hub_target(name) if draft is None or pair else None
     named = export(folder, name if draft is None else draft, chosen, target or "path/to/the/model", overwrite)
     terminal.say(f"{folder}: draft {named}, policy {describe(chosen, brief=True)}")
     terminal.say(f"try it:    model.generate(**inputs, custom_generate={str(folder)!r}, trust_remote_code=True)")
-    terminal.say(f"upload it: hf upload USER/NAME {folder}")
+    terminal.say(f"upload it: hf upload USER/NAME {shlex.quote(str(folder))}")

@@ -1,1 +1,2 @@
-"""Draft phase and verification of fixed shapes, as CUDA graphs. Experimental: one H100 has run it (docs/gpu.md)."""
+"""Draft phase and verification of fixed shapes, as CUDA graphs. Experimental: no GPU has run it in this form
+(docs/gpu.md)."""

@@ -31,29 +31,44 @@ class ConstraintProcessor(LogitsProcessor):
         self.constraint, self.tokenizer = constraint, tokenizer
         self._rows: list[RowConstraint] = []
         self._texts: list[list[int]] = []
+        self._start = 0  # tokens of a text that the constraint does not see
 
-    def begin(self, rows: int, vocabulary: int) -> list[RowConstraint]:
-        """Return constraints at the beginnings of so many texts."""
+    def begin(self, texts: list[list[int]], vocabulary: int) -> list[RowConstraint]:
+        """Return constraints after these texts, for a call with trees; `end` follows."""
+        if not self._goes_on(texts, vocabulary):
+            self._texts, self._start = [], len(texts[0])
+        return self._after(texts, vocabulary)
+
+    def end(self, texts: list[list[int]]) -> None:
+        """Keep the texts that a call with trees has written."""
+        self._rows, self._texts = [], [text[:-1] for text in texts]
+
+    def _after(self, texts: list[list[int]], vocabulary: int) -> list[RowConstraint]:
         of = Vocabulary(self.tokenizer, vocabulary, self.eos)
-        return [RowConstraint.of(self.constraint, of) for _ in range(rows)]
+        rows = [RowConstraint.of(self.constraint, of) for _ in texts]
+        for row, text in zip(rows, texts, strict=True):
+            row.advance(text[self._start :])
+        return rows
 
     def __call__(self, input_ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
         texts = input_ids.tolist()
-        if not self._goes_on(texts):
-            self._rows = self.begin(len(texts), scores.shape[1])
+        if not self._goes_on(texts, scores.shape[1]):
+            self._start = len(texts[0])
+            self._rows = self._after(texts, scores.shape[1])
         else:
             for row, text in zip(self._rows, texts, strict=True):
                 row.advance(text[-1:])
         self._texts, rows = texts, range(len(texts))
         return Constraints(self._rows).masked(scores, rows, [()] * len(rows))
 
-    def _goes_on(self, texts: list[list[int]]) -> bool:
+    def _goes_on(self, texts: list[list[int]], vocabulary: int) -> bool:
         """Return True if these are the last texts, each with one more token. InputError where they changed places."""
         before, last = [text[:-1] for text in texts], [text[-1] for text in texts]
         if before != self._texts:
             if len(before) == len(self._texts) and all(text in self._texts for text in before):
                 raise InputError("a constraint cannot follow beams, which change places: leave out num_beams")
             return False
+        self._rows = self._rows or self._after(before, vocabulary)
         possible = [row.ended or token in row.required(()) for row, token in zip(self._rows, last, strict=True)]
         if not all(possible) and len(texts) > 1:
             raise InputError("a text does not follow the constraint: leave out num_beams, or give a new processor")
@@ -65,7 +80,7 @@ class ConstraintProcessor(LogitsProcessor):
 class AtPath:
     """The processor of one row of a tree: texts are the committed one, and a path of the tree after it.
 
-    prompt: tokens of the prompt.
+    prompt: tokens before the constraint's text.
     """
 
     def __init__(self, row: RowConstraint, prompt: int):

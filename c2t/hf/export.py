@@ -50,7 +50,7 @@ def export(out: Path, draft: str, policy: Policy, target: str, overwrite: bool =
         data,
         template_str=_template("hub_card.md"),
         target=target,
-        repo=f"user/{out.name}",
+        repo=f"user/{out.resolve().name}",
         install=installed_by(),
         **values,
     )

@@ -1,5 +1,5 @@
 """Decoding by a folder on the Hub: `model.generate(..., custom_generate="user/repo", trust_remote_code=True)`. The
-folder's packed_classifier generate.py, which `c2t.hf.export` writes, calls this."""
+folder's generate.py, which `c2t.hf.export` writes, calls this."""
 
 import base64
 import copy

@@ -124,7 +124,7 @@ def _by_row(processor: Any, texts: GeneratedTexts, constraints: Sequence[RowCons
     """Return the processor for each row by itself; three know the rows of a batch by their numbers."""
     rows = range(len(texts.ids))
     if isinstance(processor, ConstraintProcessor):
-        return [AtPath(row, texts.lengths[0]) for row in constraints]
+        return [AtPath(row, texts.lengths[0] - row.committed) for row in constraints]
     if isinstance(processor, RepetitionPenaltyLogitsProcessor):
         ignored = getattr(processor, "prompt_ignore_length", None)
         if isinstance(ignored, Tensor):

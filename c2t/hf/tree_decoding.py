@@ -33,7 +33,7 @@ from c2t.policies.spec import parse
 from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
-from c2t.verification.compatibility import check_compatible, check_policy
+from c2t.verification.compatibility import check_compatible, check_policy, on_device
 from c2t.verification.target_verifier import TargetVerifier
 
 
@@ -98,16 +98,17 @@ class TreeDecoding:
         pad, eos = _special_tokens(generation_config)
         max_length = stopping_criteria.max_length or generation_config.max_length
         loaded = self._for(model)
+        policy = on_device(self.policy, loaded.target.device)
         prompts = prompts_of(input_ids, model_kwargs, max_length, loaded.target.max_positions)
         streamer = self.streamer if self.streamer is not None else _given_to_generate("streamer")
         check_streaming(prompts, streamer)
         texts = GeneratedTexts(input_ids, max_length, pad, stopping_criteria, streamer)
         constraint = only_constraint(logits_processor)
-        rows = constraint and constraint.begin(len(prompts), loaded.target.config.vocab_size)
+        rows = constraint and constraint.begin(input_ids.tolist(), loaded.target.config.vocab_size)
         with borrowed(loaded):
             verifier = CallerVerifier(
                 loaded.target,
-                self.policy,
+                policy,
                 prompts,
                 max_new_tokens=max_length - input_ids.shape[1],
                 sampling=self._sampling(generation_config),
@@ -118,10 +119,12 @@ class TreeDecoding:
             )
             if self.streamer is not None:  # generate has given the prompt to its own streamer only
                 streamer.put(input_ids.cpu())
-            for step in decode(verifier, loaded.draft, self.policy):
+            for step in decode(verifier, loaded.draft, policy):
                 texts.add(step)
         if streamer is not None:
             streamer.end()
+        if constraint:
+            constraint.end(texts.result(as_dict=False).tolist())
         return texts.result(generation_config.return_dict_in_generate)
 
     def _sampling(self, config: GenerationConfig) -> Sampling:

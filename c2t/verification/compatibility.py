@@ -1,7 +1,12 @@
-"""Checks of a policy: whether a target supports it, and which rules may verify its trees (`c2t.verify`)."""
+"""Checks of a policy: whether a target supports it, and which rules may verify its trees (`c2t.verify`).
+`on_device` puts its networks where the target is."""
 
+import copy
 from typing import Any
 
+import torch
+
+from c2t.classifier import TreeClassifier
 from c2t.errors import InputError, check_kind
 from c2t.grammars.constraint import Constraint
 from c2t.protocols import Policy, check_is_policy
@@ -36,6 +41,21 @@ def check_compatible(policy: Policy, target: Any) -> None:
     check_policy(policy, target.config.vocab_size, target.max_positions)
     if hasattr(policy, "check_target"):
         policy.check_target(target)
+
+
+def on_device(policy: Any, device: torch.device) -> Any:
+    """Return the policy, or a copy with copies of its networks where these are on another device."""
+    changed: dict[str, Any] = {}
+    for name, value in getattr(policy, "__dict__", {}).items():
+        if isinstance(value, TreeClassifier) and value.output.weight.device != device:
+            changed[name] = copy.deepcopy(value).to(device)
+        elif name == "policy" and (inner := on_device(value, device)) is not value:
+            changed[name] = inner
+    if not changed:
+        return policy
+    moved = copy.copy(policy)
+    vars(moved).update(changed)  # not by `replace`, which would check the fields and warn of them again
+    return moved
 
 
 def live_only(policy: Policy) -> bool:

@@ -61,8 +61,7 @@ SCHEMA = {
 
 def policy_document(policy: Policy) -> dict[str, Any]:
     """Return the description of a policy, without rounds."""
-    most_probable = policy.N if _keeps_the_most_probable(policy) else None
-    limits = {"width": None, "levels": policy.levels, "nodes": None, "N": most_probable}
+    limits = {"width": None, "levels": policy.levels, "nodes": None, "N": _most_probable(policy)}
     threshold = None
     if isinstance(policy, (C2T, JointThreshold)):
         limits |= {"width": policy.W or policy.max_width, "nodes": policy.max_nodes}
@@ -78,9 +77,12 @@ def policy_document(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _keeps_the_most_probable(policy: Policy) -> bool:
-    """Return True if a tree is the N most probable nodes of all that were drafted, root included."""
-    return isinstance(policy, (DDD, OptTree)) or (isinstance(policy, Eagle2) and policy.reranked)
+def _most_probable(policy: Policy) -> int | None:
+    """Return the N of a policy whose trees are the N most probable nodes of all that were drafted, root included; None
+    of any other policy."""
+    if isinstance(policy, (DDD, OptTree)) or (isinstance(policy, Eagle2) and policy.reranked):
+        return policy.N
+    return None
 
 
 def classifier_document(classifier: TreeClassifier) -> dict[str, Any]:

@@ -4,38 +4,36 @@ serve run deployment:application pair=smollm2 policy=eagle2:N=8,K=4,levels=3 rep
 """
 
 from collections.abc import Mapping
-from functools import partial
 
 from fastapi import FastAPI
 from ray import serve
 
 from c2t import load_pair
 from c2t.batching import BatchDecoder
-from c2t.classifier import TreeClassifier
-from c2t.costs.store import costs_of
+from c2t.cli.shared import default_policy
+from c2t.costs.policy_text import policy_for
 from c2t.decoder import SpeculativeDecoder
-from c2t.policies.spec import parse
+from c2t.errors import InputError
 from c2t.serving.app import make_app
 from c2t.serving.front import AsyncFront
 from c2t.serving.metrics import Metrics
+
+ARGUMENTS = ("pair", "draft", "policy", "device", "replicas", "rows", "waiting", "cpus", "gpus")
 
 
 def application(arguments: Mapping[str, str]) -> serve.Application:
     """Return the application that `serve run` starts. Each replica loads its own pair and decodes its own batch.
 
     arguments: pair, draft, policy, device as of `c2t serve`; replicas; rows, waiting: a replica's requests; cpus, gpus
-    of a replica.
+    of a replica. InputError for others.
     """
+    if unknown := [name for name in arguments if name not in ARGUMENTS]:
+        raise InputError(f"no argument is called {unknown[0]!r}; known: {', '.join(ARGUMENTS)}")
     pair, rows, waiting = arguments.get("pair"), int(arguments.get("rows", 16)), int(arguments.get("waiting", 64))
 
     def replica() -> FastAPI:
         loaded = load_pair(pair, draft=arguments.get("draft"), device=arguments.get("device"))
-        device = loaded.target.device
-        policy = parse(
-            arguments.get("policy", "c2t"),
-            lambda name=None: TreeClassifier.from_pretrained(name or loaded.name, device=device),
-            costs=partial(costs_of, loaded),
-        )
+        policy = policy_for(loaded, arguments.get("policy") or default_policy(loaded, None, for_server=True))
         metrics = Metrics()
         front = AsyncFront(BatchDecoder(loaded, policy, max_rows=rows, max_waiting=waiting), metrics)
         metrics.watch(front)

@@ -15,7 +15,7 @@ BY_PROMPT = "95 % intervals by prompt"
 @cache
 def lines(name: str) -> list[Line]:
     """Return the result lines of a file in data/results."""
-    return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").split("\n") if line]
 
 
 def computed(run: Line) -> str:

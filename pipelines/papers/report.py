@@ -8,12 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from c2t.errors import InputError
 from c2t.records.reader import Harvest
 from c2t.storage.provenance import hardware
 from c2t.storage.results import append_line, result_line
 from pipelines import terminal
 from pipelines.papers import study
-from pipelines.papers.study import Counted, Study, data_set
+from pipelines.papers.study import Counted, Study, data_set, mark_of_prompts, mark_of_weights
 from pipelines.papers.verdicts import Conclusion
 
 
@@ -143,19 +144,37 @@ def numbers_of(report: Report) -> dict[str, Any]:
 
 def configuration(study: Study) -> dict[str, Any]:
     """Return everything that a report's numbers depend on, as JSON gives it back."""
-    settings = asdict(study.settings)
+    settings, pair = asdict(study.settings), study.pair
     named = {name: [data_set(path) for path in settings[name]] for name in ("prompts", "harvest_prompts")}
-    return settings | named | {"sources": {part: weights for part, (_, weights) in study.pair.sources.items()}}
+    return {
+        **settings,
+        **named,
+        "sources": {part: weights for part, (_, weights) in pair.sources.items()},
+        "dtype": pair.arithmetic,
+        "device": pair.target.device.type,
+        "weights": {name: mark_of_weights(settings[name]) for name in ("same", "other")},
+        "prompt_files": mark_of_prompts(study.settings),
+    }
 
 
 def made_before(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return name -> the configurations of that report in a file of result lines; a line without its end is none."""
+    """Return name -> the configurations of that report in a file of result lines; a line without its end is none.
+    InputError for lines of another kind."""
     configurations: dict[str, list[dict[str, Any]]] = {}
-    for line in out.read_text(encoding="utf-8").splitlines() if out.is_file() else []:
+    for number, line in enumerate(_text(out).split("\n"), 1):  # a text may hold other ends of lines
         with contextlib.suppress(json.JSONDecodeError):
             result = json.loads(line)
-            configurations.setdefault(result["command"], []).append(result["configuration"])
+            if not isinstance(result, dict) or not {"command", "configuration"} <= result.keys():
+                raise InputError(f"{out}, line {number}: no result line of c2t; choose another file with --out")
+            configurations.setdefault(str(result["command"]), []).append(result["configuration"])
     return configurations
+
+
+def _text(out: Path) -> str:
+    try:
+        return out.read_text(encoding="utf-8") if out.is_file() else ""
+    except UnicodeDecodeError as error:
+        raise InputError(f"{out} is no UTF-8 text; choose another file with --out") from error
 
 
 def _without_nan(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:

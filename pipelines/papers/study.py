@@ -20,6 +20,7 @@ from filelock import FileLock
 from c2t.classifier import TreeClassifier
 from c2t.costs.statistics import Statistics, total
 from c2t.harvest import harvest as harvesting
+from c2t.models.loading.fingerprint import hash_of
 from c2t.models.loading.load import Pair, load_pair
 from c2t.output.progress import progress_bar
 from c2t.policies import C2T, Eagle2
@@ -30,6 +31,7 @@ from c2t.replay.lockstep import Continuation
 from c2t.replay.prompts import Encoded, Prompt, default_prompts, read_prompts, spread
 from c2t.sampling import Sampling
 from c2t.storage import paths as checkpoints
+from c2t.storage.checksum import checksum, file_checksum
 from c2t.study.evaluate import continuations, encode, evaluate
 from c2t.study.points import Point
 from c2t.training.data import TrainSettings
@@ -258,6 +260,23 @@ def beta_of(x: float) -> float:
 def default(pair: str, purpose: Literal["harvest", "bench"]) -> list[Path]:
     """Return prompt files of a pair; the pairs made of the embedded one's corpus share its prompts."""
     return default_prompts(_source_of_prompts(pair), purpose)
+
+
+def mark_of_prompts(settings: Settings) -> str:
+    """Return a hash of the prompt files that a study and those of its relatives may read."""
+    files = [*settings.prompts, *settings.harvest_prompts]
+    for pair in map(_source_of_prompts, (settings.pair, settings.same, settings.other)):
+        files += [*checkpoints.prompts_of(pair, "bench"), *checkpoints.prompts_of(pair, "harvest")]
+    return checksum([file_checksum(path) for path in files])[:16]
+
+
+def mark_of_weights(pair: str) -> str | None:
+    """Return a hash of the target and of all drafts of a pair; None for one that is not on this machine."""
+    if (target := checkpoints.find(pair, "target")) is None:
+        return None
+    drafts = checkpoints.find(pair, "draft")
+    folders = [target, *(sorted(drafts.parent.glob("draft*")) if drafts else ())]
+    return hash_of([path for folder in folders for path in sorted(folder.glob("*")) if path.is_file()])
 
 
 def _source_of_prompts(pair: str) -> str:

@@ -1,5 +1,6 @@
 """Classifiers on targets and drafts that they were not trained on: tables 2 and 7, figure 7 of C2T."""
 
+import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -175,7 +176,7 @@ def judged(classifier: TreeClassifier, study: Study) -> ClassifierMetrics:
     settings = TrainSettings(features=classifier.config.features)
     validation = NodeData([study.harvest().folder], settings).validation
     with torch.inference_mode():
-        return evaluate(classifier.cpu().logits(validation.x), validation)
+        return evaluate(copy.deepcopy(classifier).cpu().logits(validation.x), validation)
 
 
 def figure7(study: Study) -> Report:

@@ -388,6 +388,30 @@ def test_every_call_of_generate_starts_again_and_beams_are_refused() -> None:
             generate(ids, 60, num_beams=4)
 
 
+def test_calls_of_generate_go_on_with_trees_too() -> None:
+    """Where the last call's limit of tokens has cut the text, whether that call had trees or not."""
+    pair = load_pair("tiny", dtype=torch.float32)
+    trees = {"custom_generate": TreeDecoding("tiny", policy=POLICY)}
+    ends = sorted(pair.target.eos)
+    settings = {"pad_token_id": 0, "eos_token_id": ends, "do_sample": False}
+    for prompt in (torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6, 7], [9, 8, 4]])):
+        processor = ConstraintProcessor(Grammar.json_schema(SCHEMAS["call"]), pair.tokenizer, ends)
+
+        def generate(ids: torch.Tensor, count: int, processor: ConstraintProcessor = processor, **how) -> torch.Tensor:
+            called = {"logits_processor": [processor], "max_new_tokens": count, **settings, **how}
+            return pair.target.model.generate(ids, **called)
+
+        whole = generate(prompt, 60)
+        assert generate(prompt, 60, **trees).equal(whole)
+        for kinds in ([trees], [trees, {}], [{}, trees]):
+            text, calls = prompt, 0
+            while text.shape[1] < whole.shape[1]:
+                text, calls = generate(text, 3, **kinds[calls % len(kinds)]), calls + 1
+            assert text[:, : whole.shape[1]].equal(whole)
+            assert calls > 3
+            assert generate(prompt, 60, **trees).equal(whole), "another text starts again"
+
+
 @pytest.mark.parametrize("sampled", [False, True])
 def test_in_generate_of_transformers_the_text_is_the_same_with_trees(sampled: bool) -> None:
     pair = load_pair("tiny", dtype=torch.float32)

@@ -121,6 +121,20 @@ def test_drafts_that_others_do_not_have(tmp_path: Path, draft: str, message: str
     assert not (tmp_path / "out").exists()
 
 
+def test_the_card_names_the_model_and_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair's model with another draft, the folder that stands for the current one, and blanks in its name."""
+    (tmp_path / "my trees").mkdir()
+    words = ["export-hub", "--pair", "llama3-8b", "--draft", "me/head", "--policy", "eagle2"]
+    for out, upload in ((".", "."), (str(tmp_path / "my trees"), f"'{tmp_path / 'my trees'}'")):
+        monkeypatch.chdir(tmp_path / "my trees")
+        done = CliRunner().invoke(app, [*words, "--overwrite", "--out", out])
+        assert done.exit_code == 0, done.output
+        assert f"hf upload USER/NAME {upload}\n" in done.stdout
+        card = (tmp_path / "my trees" / "README.md").read_text()
+        assert 'from_pretrained("meta-llama/' in card
+        assert 'custom_generate="user/my trees"' in card
+
+
 def test_what_is_in_the_way_is_kept(tmp_path: Path) -> None:
     policy = C2T(TreeClassifier.from_pretrained("tiny"))
     export(tmp_path / "out", "tiny", policy, "a/b")

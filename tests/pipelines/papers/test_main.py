@@ -120,6 +120,15 @@ def test_wrong_input_ends_with_one_line(here: Path, words: list[str], said: str)
     assert done.stderr.count("\n") == 1
 
 
+def test_a_file_of_another_kind_ends_with_one_line(here: Path, tmp_path: Path) -> None:
+    out = tmp_path / "prompts.jsonl"
+    out.write_text('{"turns": ["x"]}\n')
+    done = called("table1", "--out", str(out))
+    assert done.exit_code == 2
+    said = "no result line of c2t; choose another file with --out"
+    assert done.stderr == f"pipelines.papers: {out}, line 1: {said}\n"
+
+
 @pytest.mark.parametrize("words", [["--training", "mine"], ["--nothing"], ["--limit", "many"]])
 def test_words_that_mean_nothing_end_with_2(words: list[str]) -> None:
     assert called("table1", *words).exit_code == 2

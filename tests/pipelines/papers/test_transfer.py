@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from c2t.classifier import TreeClassifier
 from c2t.models.loading.load import load_pair
 from c2t.policies import C2T, Eagle2
 from pipelines.papers import study as paper
@@ -28,6 +31,17 @@ def test_table2_counts_what_live_decoding_costs(other: str | None, study: Study,
     judged = paper.relative(source, other) if other else source
     (setting,) = (row[1] for row in report.rows if row[0] == f"{other or 'tiny'}, C2T")
     assert counts_in(report, f"{other or 'tiny'}, C2T", setting) == decoded(judged, frozen)
+
+
+def test_who_is_judged_stays_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier, moved = TreeClassifier(), []
+    rows = SimpleNamespace(validation=SimpleNamespace(x=torch.zeros(2, classifier.config.inputs)))
+    monkeypatch.setattr(TreeClassifier, "cpu", lambda self: moved.append(self) or self)
+    monkeypatch.setattr(transfer, "NodeData", lambda *_: rows)
+    monkeypatch.setattr(transfer, "evaluate", lambda logits, _: logits.tolist())
+    study = SimpleNamespace(harvest=lambda: SimpleNamespace(folder=None))
+    assert transfer.judged(classifier, study) == classifier.logits(rows.validation.x).tolist()
+    assert [copied is classifier for copied in moved] == [False]
 
 
 @pytest.mark.slow
