@@ -74,10 +74,10 @@ def candidates(
     `c2t:beta=0.1|0.3,eagle2:N=26|60,levels=4|6` are 2 + 4 policies.
     """
     policies = [parse(spec, classifier, acceptance, costs) for spec in expand(grid)]
-    by_text = {describe(policy): policy for policy in policies}
+    distinct = {(describe(policy), _network(policy)): policy for policy in policies}
     return [
         GridPolicy(text.partition(":")[0], policy, text, describe(policy, brief=True))
-        for text, policy in by_text.items()
+        for (text, _), policy in distinct.items()
     ]
 
 
@@ -251,8 +251,11 @@ def _key(candidate: GridPolicy | Point) -> tuple[str, str, str | None]:
 
 
 def _network(policy: Policy) -> str | None:
-    """Return a hash of the classifier or of the measured accuracies that a policy uses, None without either."""
-    policy = getattr(policy, "policy", policy)
+    """Return a hash of the classifier, the measured accuracies or a budget's costs that a policy uses; None without
+    any."""
+    costs, policy = getattr(policy, "costs", None), getattr(policy, "policy", policy)
+    if costs is not None:
+        return hashlib.sha256(f"{costs} {_network(policy)}".encode()).hexdigest()[:16]
     for field in fields(policy):
         network = getattr(policy, field.name)
         if isinstance(network, Accuracies):

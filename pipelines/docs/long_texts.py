@@ -38,7 +38,7 @@ def rows_of(measured: list[Line]) -> list[tuple[str, ...]]:
     return [
         (
             f"{prefix:,}",
-            f"{ways[PLAIN]['new_tokens'] / prompts:.0f}",
+            f"{ways[PLAIN]['new_tokens'] / prompts:,.0f}",
             f"{ways[PLAIN]['tokens_per_second']:.0f}",
             f"{ways[PLAIN]['row_price']:.0%}",
             *(f"{1 + ways[way]['tau']:.2f}" for way in (BEST, BEST + NGRAMS_WAY)),

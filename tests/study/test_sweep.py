@@ -10,6 +10,7 @@ from c2t.classifier import TreeClassifier
 from c2t.costs.statistics import Statistics, total
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair
+from c2t.policies.round_costs import RoundCosts
 from c2t.replay.prompts import Prompt, spread
 from c2t.sampling import Sampling
 from c2t.study import sweep as sweeping
@@ -17,6 +18,7 @@ from c2t.study.evaluate import encode, evaluate
 from c2t.study.pareto import LIMIT
 from c2t.study.points import append_point, drop_unfinished_line, read_points
 from c2t.study.sweep import SweepSettings, candidates, expand, oracles, sweep
+from tests.every_policy import toy_costs
 from tests.small_pair import TURNS
 from tests.toys import toy_classifier
 
@@ -208,3 +210,12 @@ def test_names_with_line_ends_of_unicode_are_read_back(small_pair: Pair, tmp_pat
 def test_an_empty_grid(small_pair: Pair) -> None:
     with pytest.raises(InputError, match="no policies"):
         sweep(small_pair, [], spread(PROMPTS, 1), SETTINGS)
+
+
+def test_budgets_with_other_costs_are_other_points() -> None:
+    def costs(policy, file: str) -> RoundCosts:
+        return toy_costs(policy.levels, per_level=float(file))
+
+    grid = candidates("budget:costs=0.1|0.2|0.1,of=threshold:levels=2", toy_classifier, costs=costs)
+    assert [found.policy.costs.draft.seconds for found in grid] == [(0.1,), (0.2,)]
+    assert len({sweeping._key(found) for found in grid}) == 2
