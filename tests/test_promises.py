@@ -168,7 +168,7 @@ PROMISES: dict[str, dict[str, str]] = {
         "texts and costs in the cache stay.": """
             tests/replay/test_cache.py::test_the_second_request_reads_what_the_first_wrote
             tests/cli/test_tune.py::test_a_stopped_command_has_written_no_result""",
-        "`python -m pipelines.papers ... --out FILE` keeps the finished reports and says which are left.": """
+        "`python -m pipelines.papers ... --out FILE` keeps the finished reports and says how many.": """
             tests/pipelines/papers/test_main.py::test_a_stopped_command_goes_on
             tests/pipelines/test_terminal.py::test_stopped_papers_say_how_many_reports_are_made""",
         """`train` and `finetune` write nothing before the end; an old classifier stays.""": """

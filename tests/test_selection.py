@@ -16,7 +16,6 @@ LEFT_TO_TEST_ALL = {
     "kernels/test_compile_sm90.py": "compiles what the kernels' own files run in the interpreter",
     "test_misuse.py": "checks of types, which quick tests also run with, would answer before c2t does",
     "test_extras.py": "a process without the extras",
-    "test_ray_serve.py": "two servers; serving/ has one",
 }
 
 
