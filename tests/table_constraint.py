@@ -54,11 +54,13 @@ class TableMatcher:
         del self.text[-count:]
 
     def fill(self, mask: Mask) -> None:
+        self._before_an_answer()
         bits = np.zeros(32 * len(mask.words), np.uint8)
         bits[: self.allowed.shape[1]] = self._following().numpy()
         mask.words[:] = np.packbits(bits, bitorder="little").view(np.uint32)
 
     def allows(self, tokens: Sequence[int]) -> list[bool] | None:
+        self._before_an_answer()
         following = self._following()
         return [bool(following[token]) for token in tokens] if int(following.sum()) > 1 else None
 
@@ -70,6 +72,9 @@ class TableMatcher:
                 break
             tokens.append(int(following.int().argmax()))
         return tokens
+
+    def _before_an_answer(self) -> None:
+        """Raise InputError to give up."""
 
     def _following(self, *last: int) -> Tensor:
         token = last[0] if last else self.text[-1] if self.text else -1
@@ -83,15 +88,7 @@ class GivesUp(TableMatcher):
 
     broken = False
 
-    def fill(self, mask: Mask) -> None:
-        self._may_break()
-        super().fill(mask)
-
-    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
-        self._may_break()
-        return super().allows(tokens)
-
-    def _may_break(self) -> None:
+    def _before_an_answer(self) -> None:
         self.broken = self.broken or self.text[-1:] == [self.dead_end]
         if self.broken:
             raise InputError("the constraint is too complex to go on")
@@ -102,15 +99,7 @@ class WearsOut(TableMatcher):
 
     left = 10
 
-    def fill(self, mask: Mask) -> None:
-        self._wear()
-        super().fill(mask)
-
-    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
-        self._wear()
-        return super().allows(tokens)
-
-    def _wear(self) -> None:
+    def _before_an_answer(self) -> None:
         self.left -= 1
         if self.left < 0:
             raise InputError("the constraint is too complex to go on")
