@@ -44,10 +44,12 @@ class TableMatcher:
     def __init__(self, allowed: Tensor, eos: frozenset[int], dead_end: int | None):
         self.allowed, self.eos, self.dead_end, self.text = allowed, eos, dead_end, []
 
-    def consume(self, token: int) -> None:
-        assert self._following()[token], f"{token} may not follow {self.text}"
-        assert token not in self.eos, "the end of the text"
-        self.text.append(token)
+    def consume(self, tokens: Sequence[int]) -> None:
+        assert tokens
+        for token in tokens:
+            assert self._following()[token], f"{token} may not follow {self.text}"
+            assert token not in self.eos, "the end of the text"
+            self.text.append(token)
 
     def rollback(self, count: int) -> None:
         assert 0 < count <= len(self.text)
@@ -61,16 +63,20 @@ class TableMatcher:
 
     def allows(self, tokens: Sequence[int]) -> list[bool] | None:
         self._before_an_answer()
-        following = self._following()
-        return [bool(following[token]) for token in tokens] if int(following.sum()) > 1 else None
+        assert not TableMatcher.forced(self), "asked where one token must follow"
+        return [bool(self._following()[token]) for token in tokens]
+
+    def forced_text(self) -> bytes:
+        return str(self.forced()).encode() if self.forced() else b""
 
     def forced(self) -> list[int]:
         tokens: list[int] = []
         for _ in range(6):
             following = self._following(*tokens[-1:])
-            if int(following.sum()) != 1:
+            token = int(following.int().argmax())
+            if int(following.sum()) != 1 or token in self.eos:
                 break
-            tokens.append(int(following.int().argmax()))
+            tokens.append(token)
         return tokens
 
     def _before_an_answer(self) -> None:
@@ -92,6 +98,13 @@ class GivesUp(TableMatcher):
         self.broken = self.broken or self.text[-1:] == [self.dead_end]
         if self.broken:
             raise InputError("the constraint is too complex to go on")
+
+
+class SameText(TableMatcher):
+    """Says of all tokens that must follow that they spell the same text."""
+
+    def forced_text(self) -> bytes:
+        return b"same" if self.forced() else b""
 
 
 class WearsOut(TableMatcher):
@@ -118,6 +131,9 @@ class Cycle(TableMatcher):
         self.asked += 1
         before = self.text[-1] if self.text else -1
         return [(before + 1 + step) % self.allowed.shape[1] for step in range(100_000)]
+
+    def forced_text(self) -> bytes:
+        return b"%d" % len(self.text)
 
 
 def rows_of(count: int, vocabulary: int, seed: int = 0, eos: frozenset[int] = frozenset()) -> list[RowConstraint]:

@@ -20,8 +20,8 @@ class Matcher(Protocol):
     """State of a constraint along one text. It never gets a token that its mask lacks, and never one that ends a
     text."""
 
-    def consume(self, token: int) -> None:
-        """Read a token."""
+    def consume(self, tokens: Sequence[int]) -> None:
+        """Read one token or more."""
         ...
 
     def rollback(self, count: int) -> None:
@@ -32,13 +32,17 @@ class Matcher(Protocol):
         """Write which tokens may follow; InputError where the constraint cannot tell."""
         ...
 
-    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
-        """Return which of these tokens may follow, as the mask has them, which takes longer; None where one token must
-        follow, and where it takes the mask. They may end a text."""
+    def forced_text(self) -> bytes:
+        """Return the text that must follow; `forced` has no tokens where it is empty."""
         ...
 
     def forced(self) -> list[int]:
         """Return tokens that must follow, of which the mask has the first one alone; none if several may."""
+        ...
+
+    def allows(self, tokens: Sequence[int]) -> list[bool] | None:
+        """Return which of these tokens may follow, where `forced` has none, as the mask has them, which takes longer;
+        None where it takes the mask. They may end a text."""
         ...
 
 

@@ -30,21 +30,24 @@ class Constraints:
         constraint = self.rows[row]
         if constraint is None:
             return None
-        mask = constraint.mask(self._whole(row, path)) if constraint.may_draft else None
+        mask = constraint.draftable(self._whole(row, path)) if constraint.may_draft else None
         return constraint.nothing if mask is None else mask
 
     def ask_draftable(self, row: int, path: Path, tokens: Path) -> Answer:
         """Return which of these tokens may be drafted after a path of this row. `draftable` without them, where it
         takes a mask, and where one token must follow, whose probability is 1 by a mask."""
         constraint, whole = self.rows[row], self._whole(row, path)
-        asked = tokens and constraint is not None and constraint.may_draft and not constraint.is_forced(whole)
+        asked = tokens and constraint is not None and constraint.may_draft and constraint.guessed(whole, tokens) is None
         allowed = constraint.allows(whole, tokens) if asked else None
         return self.draftable(row, path) if allowed is None else allowed
 
     def follows(self, row: int, path: Path, token: int) -> bool:
         """Return True if this token may be drafted after a path of this row, which has a constraint."""
-        constraint = self.rows[row]
-        return constraint.may_draft and constraint.follows(self._whole(row, path), token)
+        constraint, whole = self.rows[row], self._whole(row, path)
+        if not constraint.may_draft:
+            return False
+        only = constraint.guessed(whole)
+        return constraint.follows(whole, token) if only is None else token == only
 
     def required(self, row: int, path: Path) -> Mask | None:
         """Return the tokens that the target may choose after a path of its own choices; None for all. Raises InputError
@@ -58,16 +61,19 @@ class Constraints:
         return None if mask is None or mask.empty else mask  # the target itself may not come to this dead end
 
     def ask_required(self, row: int, path: Path, tokens: Path) -> Answer:
-        """Return which of these tokens the target may choose after a path of its own choices. `required` without them,
-        and where it takes a mask."""
-        constraint = self.rows[row]
-        allowed = constraint.allows(self._whole(row, path), tokens) if constraint is not None and tokens else None
-        return self.required(row, path) if allowed is None else allowed
+        """Return which of these tokens the target may choose after a path of its own choices, or the only one that it
+        may. `required` without them, and where it takes a mask."""
+        constraint, whole = self.rows[row], self._whole(row, path)
+        if constraint is None or not tokens:
+            return self.required(row, path)
+        allowed = constraint.allows(whole, tokens)
+        only = constraint.only(whole)
+        return only if only is not None else self.required(row, path) if allowed is None else allowed
 
     def forced(self, row: int, path: Path) -> Path:
         """Return the tokens that must follow a path of this row."""
         constraint = self.rows[row]
-        return () if constraint is None or not constraint.may_draft else constraint.forced(self._whole(row, path))
+        return () if constraint is None or not constraint.may_draft else constraint.guessed_run(self._whole(row, path))
 
     def masked(self, logits: Float[Tensor, "b V"], rows: Sequence[int], paths: Sequence[Path]) -> Float[Tensor, "b V"]:
         """Return the target's logits after these paths, -inf for what it may not choose."""

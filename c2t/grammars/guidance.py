@@ -43,10 +43,10 @@ class GuidanceMatcher:
     def __init__(self, matcher: Any, vocabulary: Vocabulary):
         self._matcher, self._tokens, self._eos = matcher, tokens_of(vocabulary), vocabulary.eos
 
-    def consume(self, token: int) -> None:
+    def consume(self, tokens: Sequence[int]) -> None:
         """See `Matcher.consume`."""
-        if not self._matcher.consume_token(token):
-            raise InputError(f"the constraint cannot go on after token {token}: {_error(self._matcher)}")
+        if not self._matcher.consume_tokens(tokens):
+            raise InputError(f"the constraint cannot go on after tokens {list(tokens)}: {_error(self._matcher)}")
 
     def rollback(self, count: int) -> None:
         """See `Matcher.rollback`."""
@@ -66,10 +66,6 @@ class GuidanceMatcher:
 
     def allows(self, tokens: Sequence[int]) -> list[bool] | None:
         """See `Matcher.allows`."""
-        if (
-            self._matcher.compute_ff_bytes()
-        ):  # text that must follow is spelled by one of the tokens that could begin it
-            return None
         allowed = [self._allows(token) for token in tokens]
         if self._matcher.is_error():
             raise InputError(f"the constraint is too complex to go on: {_error(self._matcher)}")
@@ -81,6 +77,10 @@ class GuidanceMatcher:
         if self._tokens.is_special_token(token):
             return None
         return self._matcher.validate_tokens([token]) == 1
+
+    def forced_text(self) -> bytes:
+        """See `Matcher.forced_text`."""
+        return self._matcher.compute_ff_bytes()
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
@@ -128,7 +128,7 @@ class Compiled:
         )
         if first is not None:
             trial = GuidanceMatcher(made.deep_copy(), self.vocabulary)
-            trial.consume(first)
+            trial.consume([first])
             trial.rollback(1)
         return made
 

@@ -20,9 +20,10 @@ class RowConstraint:
     """State of a constraint after the committed text, root included, and its masks after nodes of a round's tree.
 
     A node is identified by its path from the root. The matcher walks from node to node by taking tokens back, which
-    costs less than a copy of it for each node. Along tokens that must follow it is not asked again. begin(): returns a
-    matcher at the beginning of the text. vocabulary: its size. eos: tokens that end the text. nothing: the mask of no
-    token. seconds: time spent in matchers so far. given_up: how often one has given up, and begun again.
+    costs less than a copy of it for each node. Along tokens that must follow it is not asked again. The target chooses
+    by `required` and `allows`; a draft may also guess which tokens must follow. begin(): returns a matcher at the
+    beginning of the text. vocabulary: its size. eos: tokens that end the text. nothing: the mask of no token. seconds:
+    time spent in matchers so far. given_up: how often one has given up, and begun again.
     """
 
     def __init__(self, begin: Callable[[], Matcher], vocabulary: int, eos: frozenset[int]):
@@ -35,7 +36,10 @@ class RowConstraint:
         self._masks: dict[Path, Mask | None] = {}
         self._allowed: dict[Path, dict[int, bool]] = {}  # path -> tokens, where several may follow it
         self._forced: dict[Path, int] = {}  # path -> the only token that may follow it
+        self._guessed: dict[Path, int] = {}  # path -> probably the only one
+        self._runs: dict[bytes, Path] = {}  # text that had to follow -> its tokens
         self._room: list[Mask] = []  # reused from round to round
+        self._used = 0  # of them
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> "RowConstraint":
@@ -62,7 +66,9 @@ class RowConstraint:
         self._text += path
         self._at = ()
         self._masks.clear()
+        self._used = 0
         self._allowed.clear()
+        self._guessed.clear()
         count = len(path)  # plain decoding stands on the same run of forced tokens, so it goes on
         going = {} if self.ended else self._forced
         self._forced = {run[count:]: token for run, token in going.items() if run[:count] == path}
@@ -77,25 +83,27 @@ class RowConstraint:
     def allows(self, path: Path, tokens: Path) -> list[bool] | None:
         """Return which of these tokens may follow a path, as its mask has them; None where it takes the mask. After a
         forward, whose weights empty the caches, the matcher answers in a fifth of a mask's time."""
+        if not self._is_asked(path):
+            if not self._possible(path):
+                return [False] * len(tokens)
+            self._remember_run(path, tokens)
         if path in self._forced:
             return [token == self._forced[path] for token in tokens]
-        allowed = self._allowed.get(path)
-        if allowed is None or not allowed.keys() >= set(tokens):
-            if path in self._masks or not self._possible(path):
-                mask = self.mask(path)
-                return [mask is not None and token in mask for token in tokens]
+        allowed = self._allowed[path]
+        if not allowed.keys() >= set(tokens):
+            if (mask := self._masks.get(path)) is not None:
+                return [token in mask for token in tokens]
             answer = None
             with suppress(InputError):
                 answer = self._ask(path, lambda matcher: matcher.allows(tokens))
             if answer is None:
                 return None
-            allowed = self._allowed.setdefault(path, {})
             allowed.update(zip(tokens, answer, strict=True))
         return [allowed[token] for token in tokens]
 
-    def is_forced(self, path: Path) -> bool:
-        """Return True if it is known already that one token must follow."""
-        return path in self._forced
+    def only(self, path: Path) -> int | None:
+        """Return the token that must follow a path, if it is known."""
+        return self._forced.get(path)
 
     def follows(self, path: Path, token: int) -> bool:
         """Return True if a token may follow a path."""
@@ -114,14 +122,30 @@ class RowConstraint:
                 raise InputError(DEAD_END)
         return mask
 
-    def forced(self, path: Path) -> Path:
-        """Return tokens that must follow a path, as far as they were asked for."""
-        if self.allows(path, ()) is None:
-            self.mask(path)
-        end = path
-        while (token := self._forced.get(end)) is not None:
+    def guessed(self, path: Path, tokens: Path = ()) -> int | None:
+        """Return the token that a draft may take alone after a path; None where several may follow, or none may. Text
+        that had to follow before has the tokens that it had then: a tokenizer takes five times as long as the rest of
+        an answer, and may find other ones. tokens: that `allows` will be asked for."""
+        if not self._is_asked(path) and path not in self._guessed and self._possible(path):
+            self._guess(path, tokens)
+        return self._likely(path)
+
+    def guessed_run(self, path: Path) -> Path:
+        """Return tokens that must follow a path, by `guessed`, as far as they were asked for."""
+        token, end = self.guessed(path), path
+        while token is not None:
             end = (*end, token)
+            token = self._likely(end)
         return end[len(path) :]
+
+    def draftable(self, path: Path) -> Mask | None:
+        """Return the tokens that may be drafted after a path; None for none."""
+        self.guessed(path)
+        if path not in self._guessed:
+            return self.mask(path)
+        mask = self._spare()
+        mask.set_only(self._guessed[path])
+        return mask
 
     def _possible(self, path: Path) -> bool:
         """Return True if the text may continue after this path."""
@@ -129,12 +153,16 @@ class RowConstraint:
             return not self.ended
         return path[-1] not in self.eos and self.follows(path[:-1], path[-1])
 
-    def _filled(self, path: Path) -> Mask:
-        number = len(self._masks)
-        while number >= len(self._room):
+    def _spare(self) -> Mask:
+        """Return a mask that the round does not use yet."""
+        self._used += 1
+        while self._used > len(self._room):
             self._room.append(Mask(self.size))
-        mask = self._room[number]
-        if path not in self._forced and path not in self._allowed:
+        return self._room[self._used - 1]
+
+    def _filled(self, path: Path) -> Mask:
+        mask = self._spare()
+        if not self._is_asked(path):
             self._remember_run(path)
         if path in self._forced:
             mask.set_only(self._forced[path])
@@ -147,11 +175,48 @@ class RowConstraint:
             self._forced[path] = only
         return mask
 
-    def _remember_run(self, path: Path) -> None:
-        """Ask for the tokens that must follow a path."""
-        with suppress(InputError):
-            run = self._before_end(self._ask(path, lambda matcher: matcher.forced()))[:LONGEST_RUN]
-            self._forced |= {(*path, *run[:index]): token for index, token in enumerate(run)}
+    def _likely(self, path: Path) -> int | None:
+        return self._forced.get(path, self._guessed.get(path))
+
+    def _is_asked(self, path: Path) -> bool:
+        """Return True if the tokens that must follow a path were asked for."""
+        return path in self._forced or path in self._allowed
+
+    def _remember_run(self, path: Path, tokens: Path = ()) -> Path:
+        """Return and remember the tokens that must follow a path, or else which of `tokens` may."""
+
+        def question(matcher: Matcher) -> tuple[Sequence[int], list[bool] | None]:
+            run = matcher.forced()
+            return run, None if run else matcher.allows(tokens)
+
+        run, answer = self._answer(path, question, ())
+        run = self._before_end(run)[:LONGEST_RUN]
+        self._forced |= _steps(path, run)
+        if not run:
+            self._allowed[path] = dict(zip(tokens, answer or (), strict=False))
+        return run
+
+    def _guess(self, path: Path, tokens: Path) -> None:
+        """Ask for the text that must follow a path, and for its tokens if it is new; or else which of `tokens` may."""
+
+        def question(matcher: Matcher) -> tuple[bytes, list[bool] | None]:
+            text = matcher.forced_text()
+            return text, None if text else matcher.allows(tokens)
+
+        text, answer = self._answer(path, question, b"")
+        if not text:
+            self._allowed[path] = dict(zip(tokens, answer or (), strict=False))
+        elif text in self._runs:
+            self._guessed |= _steps(path, self._runs[text])
+        elif run := self._remember_run(path, tokens):
+            self._runs[text] = run
+
+    def _answer(self, path: Path, question: Callable[[Matcher], Any], nothing: Any) -> Any:
+        """Return the matcher's answer after a path; `nothing`, and None, if it gives up."""
+        try:
+            return self._ask(path, question)
+        except InputError:
+            return nothing, None
 
     def _ask(self, path: Path, question: Callable[[Matcher], Any]) -> Any:
         """Return the matcher's answer after a path. One that gives up, perhaps by what it was asked before, starts
@@ -174,8 +239,8 @@ class RowConstraint:
 
     def _start_again(self) -> None:
         self._matcher, self._at = self.begin(), ()
-        for token in self._text:
-            self._matcher.consume(token)
+        if self._text:
+            self._matcher.consume(self._text)
 
     def _move(self, path: Path) -> None:
         """Let the matcher stand after a path."""
@@ -186,10 +251,15 @@ class RowConstraint:
             same += 1
         if back := len(self._at) - same:
             self._matcher.rollback(back)
-        for token in path[same:]:
-            self._matcher.consume(token)
+        if len(path) > same:
+            self._matcher.consume(path[same:])
         self._at = path
 
     def _before_end(self, tokens: Sequence[int]) -> Path:
         end = next((index for index, token in enumerate(tokens) if token in self.eos), len(tokens))
         return tuple(tokens[:end])
+
+
+def _steps(path: Path, run: Path) -> dict[Path, int]:
+    """Return the token after each path along a run."""
+    return {(*path, *run[:index]): token for index, token in enumerate(run)}

@@ -55,10 +55,12 @@ class Mask:
 
 
 Tokens = tuple[int, ...]
-Answer = Mask | Sequence[bool] | None
-# Row, path after its root, tokens -> mask, or which of these tokens may follow; None for no constraint.
+Answer = Mask | Sequence[bool] | int | None
+# Row, path after its root, tokens -> mask, or which of these tokens may follow, or the only one that may, for a walk;
+# None for no constraint.
 AskAfter = Callable[[int, Tokens, Tokens], Answer]
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, *[ctypes.c_long, *[ctypes.c_void_p, ctypes.c_long] * 2], ctypes.c_void_p)
+_LIST = ctypes.c_void_p, ctypes.c_long
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_long, *_LIST, *_LIST, ctypes.c_void_p, ctypes.c_void_p)
 
 
 @contextmanager
@@ -70,7 +72,9 @@ def asked(ask_after: AskAfter | None) -> Iterator[int | None]:
         return
     errors: list[BaseException] = []
 
-    def address(row: int, path: int | None, length: int, tokens: int | None, count: int, out: int | None) -> int | None:
+    def address(
+        row: int, path: int | None, length: int, tokens: int | None, count: int, out: int | None, only: int | None
+    ) -> int | None:
         try:
             answer = ask_after(row, _read(path, length), _read(tokens, count))
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -78,7 +82,9 @@ def asked(ask_after: AskAfter | None) -> Iterator[int | None]:
             return None
         if isinstance(answer, Mask):
             return answer.address
-        if answer:
+        if isinstance(answer, int):
+            ctypes.c_int64.from_address(only).value = answer
+        elif answer:
             ctypes.memmove(out, bytes(answer), count)
         return None
 

@@ -22,7 +22,7 @@ import typer
 
 from c2t.costs.policy_text import policy_for
 from c2t.costs.statistics import total
-from c2t.decoding import decode
+from c2t.decoding import Step, decode
 from c2t.grammars.constraints import Constraints
 from c2t.grammars.grammar import Grammar
 from c2t.grammars.row_constraint import Path, RowConstraint
@@ -83,7 +83,21 @@ class Constrained:
         if not self.forced_runs:
             verifier.constraints = WithoutRuns(verifier.constraints.rows)
         steps = decode(verifier if self.draft_masks else Unseen(verifier), self.pair.draft, self.policy)
-        return timed(steps, len(prompts), task, start)._replace(masks=verifier.constraints.seconds)
+        watched = Watched(steps, verifier.constraints)
+        written = timed(watched, len(prompts), task, start)
+        return written._replace(masks=verifier.constraints.seconds - watched.first)
+
+
+class Watched:
+    """Rounds; first: seconds that matchers took before the first token."""
+
+    def __init__(self, steps: Iterator[Step], constraints: Constraints):
+        self.steps, self.constraints, self.first = steps, constraints, 0.0
+
+    def __iter__(self) -> Iterator[Step]:
+        for step in self.steps:
+            self.first = self.first or self.constraints.seconds
+            yield step
 
 
 class WithoutRuns(Constraints):

@@ -22,7 +22,7 @@ from c2t.kernels import masks, walk
 from c2t.kernels.native import kernels
 from c2t.models.loading.load import Pair
 from c2t.policies import Eagle2, MCSDPlus, Plain
-from c2t.protocols import DraftVocabulary, NextTokenDistributions
+from c2t.protocols import DraftVocabulary, NextTokenDistributions, Policy
 from c2t.sampling import Sampling
 from c2t.sessions.masked import with_masks
 from c2t.tree import Tree
@@ -31,7 +31,7 @@ from c2t.verification.target_verifier import generate
 from tests.every_policy import EVERY_POLICY, EXACT, ONE_OF_EACH
 from tests.kernels.test_walk import assert_same_path
 from tests.marks import slow_except
-from tests.table_constraint import Cycle, GivesUp, TableConstraint, WearsOut, followers, follows, rows_of
+from tests.table_constraint import Cycle, GivesUp, SameText, TableConstraint, WearsOut, followers, follows, rows_of
 from tests.test_tree import trees
 from tests.toys import PROMPTS, VOCABULARY, emitted, toy_drafts, toy_target, toy_tokenizer
 
@@ -109,7 +109,7 @@ def test_forced_tokens_join_the_tree_without_a_draft_forward() -> None:
 def forced_after(token: int) -> int:
     row = rows_of(1, VOCABULARY)[0]
     row._matcher.text.append(token)
-    return len(row.forced(()))
+    return len(row.guessed_run(()))
 
 
 def test_a_run_of_forced_tokens_is_asked_for_together_and_a_hostile_one_costs_no_memory() -> None:
@@ -118,10 +118,28 @@ def test_a_run_of_forced_tokens_is_asked_for_together_and_a_hostile_one_costs_no
     text = []
     for number in range(2 * LONGEST_RUN):
         assert matcher.asked == -(-number // LONGEST_RUN)
-        assert len(row.forced(())) == LONGEST_RUN - number % LONGEST_RUN
+        assert len(row.guessed_run(())) == LONGEST_RUN - number % LONGEST_RUN
         text.append(row.required(()).only)
         row.advance(text[-1:])
     assert text == [number % VOCABULARY for number in range(2 * LONGEST_RUN)]
+
+
+def test_text_that_had_to_follow_before_is_guessed_and_a_wrong_guess_changes_no_text() -> None:
+    def write(policy: Policy, sampling: Sampling) -> tuple[list[list[int]], list[RowConstraint]]:
+        rows = rows_of(len(PROMPTS), VOCABULARY, eos=EOS)
+        for row in rows:
+            row._matcher = SameText(row._matcher.allowed, EOS, None)
+        models, limits = (toy_target(), toy_drafts()["perturbed"]), {"max_new_tokens": NEW, "eos": EOS}
+        steps = list(generate(*models, policy, PROMPTS, **limits, sampling=sampling, constraints=list(rows)))
+        return texts(steps), rows
+
+    for sampling in SAMPLINGS.values():
+        expected, _ = write(Plain(), sampling)
+        assert all(follows(tokens, VOCABULARY) for tokens in expected)
+        for name in ("eagle2", "threshold", "opttree"):
+            found, rows = write(EVERY_POLICY[name].policy, sampling)
+            assert found == expected
+            assert all(list(row._runs) == [b"same"] for row in rows)
 
 
 def test_what_is_improbable_is_not_continued() -> None:
@@ -216,7 +234,7 @@ def test_a_dead_end_ends_its_own_request_only() -> None:
     with pytest.raises(InputError, match="no further token"):
         row.required(())
     assert row.mask(()).empty
-    assert row.forced(()) == ()
+    assert row.guessed_run(()) == ()
 
 
 def test_a_matcher_that_gives_up_beside_the_text_begins_anew() -> None:

@@ -191,7 +191,7 @@ def test_masks_along_a_tree_are_those_of_a_new_matcher(name: str) -> None:
             assert mask.flags().equal(new([*text, *path]).required(()).flags())
             may = [token for token in range(vocabulary.size) if token in mask]
             paths.append((*path, chance.choice(may)))
-        forced = row.forced(())
+        forced = row.guessed_run(())
         for count, token in enumerate(forced):
             assert row.required(forced[:count]).flags().equal(new([*text, *forced[:count]]).required(()).flags())
             assert token in row.required(forced[:count])
@@ -209,18 +209,19 @@ def test_answers_about_tokens_are_those_of_the_mask(name: str) -> None:
     tokens = [token for token in range(vocabulary.size) if token in vocabulary.eos or not special(token)]
     matcher, mask = Grammar.json_schema(SCHEMAS[name]).matcher(vocabulary), Mask(vocabulary.size)
     for _ in range(80):
-        forced, allowed = matcher.forced(), matcher.allows(tokens)
+        text, forced = matcher.forced_text(), matcher.forced()
+        allowed = None if forced else matcher.allows(tokens)
         matcher.fill(mask)
         seen[allowed is None] += 1
         if forced:
-            assert allowed is None
             assert mask.only == forced[0]
+            assert text.startswith(tiny().tokenizer.decode(forced).encode())
         elif allowed is not None:
             assert allowed == [token in mask for token in tokens]
         may = [token for token in tokens if token in mask and token not in vocabulary.eos]
         if not may:
             break
-        matcher.consume(chance.choice(may))
+        matcher.consume([chance.choice(may)])
     assert seen[False]
 
 

@@ -14,7 +14,7 @@ enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as
 enum { JOINED, STATE, NORMED };
 
 /* Probability of a node's candidates that may not follow, over that of the others, up to which no mask is asked for. */
-#define MOST_EXCLUDED 0.5
+#define MOST_EXCLUDED 1
 
 /* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, counted from the end of the text, for
    a node that was expanded. */
@@ -202,17 +202,18 @@ static int exclude(const plan *p, const uint8_t *follows, long count, int64_t *t
     double lost = 0, others = 0;
     for (long c = 0; c < count; c++) *(follows[c] ? &others : &lost) += exp(log_prob[c]);
     if (lost && (p->network || lost > MOST_EXCLUDED * others)) return 0;
+    double among = lost ? log1p(lost / others) : 0;
     int64_t excluded[p->K];
     long left = 0, out = 0;
     for (long c = 0; c < count; c++)
-        if (follows[c]) top[left] = top[c], log_prob[left++] = log_prob[c] - log1p(-lost);
+        if (follows[c]) top[left] = top[c], log_prob[left++] = log_prob[c] + among;
         else excluded[out++] = top[c];
     for (long c = 0; c < out; c++) top[left + c] = excluded[c], log_prob[left + c] = -INFINITY;
     return 1;
 }
 
 /* Exclude what a constraint forbids after the frontier's nodes, whose candidates are ranked. Where few of them are
-   forbidden, no mask is computed, and probabilities are not exact: they count other tokens that are forbidden. */
+   forbidden, no mask is computed, and probabilities are not exact: as if the same share of other tokens were. */
 static void exclude_forbidden(const plan *p, const head *h, const text *t, const rooms *m, ask_after ask) {
     const trees *tree = &m->tree;
     long size = h->vocabulary + t->oov_count, many = m->now.begin[t->rows];
@@ -220,14 +221,14 @@ static void exclude_forbidden(const plan *p, const head *h, const text *t, const
         long r = m->now.row[i], at = r * tree->slots + m->now.slot[i], length = tree->depth[at] + 1;
         int64_t path[length + 1];
         for (long step = length; step > 0; at = r * tree->slots + tree->parent[at]) path[--step] = tree->token[at];
-        int64_t children[p->K], *top = m->top + i * p->K;
+        int64_t only, children[p->K], *top = m->top + i * p->K;
         float *log_prob = m->log_prob + i * p->K;
         uint8_t follows[p->K];
         memset(follows, 1, p->K);
         long count = 0;
         for (; count < p->K && log_prob[count] > -INFINITY; count++) children[count] = token_of(h, t, r, top[count]);
-        const uint32_t *mask = ask(r, path, length, children, count, follows);
-        if (!mask && !exclude(p, follows, count, top, log_prob)) mask = ask(r, path, length, 0, 0, 0);
+        const uint32_t *mask = ask(r, path, length, children, count, follows, &only);
+        if (!mask && !exclude(p, follows, count, top, log_prob)) mask = ask(r, path, length, 0, 0, 0, 0);
         if (!mask) continue;
         mask_row(m->logits + i * size, h->vocabulary, h->ids, t->oov_ids + r * t->oov_count, t->oov_count, mask);
         rank(p, m, size, i, i + 1, 1);

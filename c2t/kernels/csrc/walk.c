@@ -7,9 +7,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PEAKS 1024 /* logits whose maximum is computed before any of them is compared */
 #define CHANCES 256 /* the same for the tokens of a sample */
+#define TRIES 4 /* best tokens that are asked for before a mask */
 #define SLACK 1.0001f /* more than `exponential`, and numbers rounded to 24 bits, can be wrong by */
 
 /* The first of the largest logits; *largest is NaN where one of them is. */
@@ -103,12 +105,26 @@ static long chosen(const float *x, long vocabulary, float temperature, uint64_t 
     return temperature && __builtin_isfinite(*largest) ? sampled(x, vocabulary, temperature, key, token) : token;
 }
 
-/* The mask after a path; NULL if the token that is the best of all may follow, and is the best one of those, too. A
-   broken logit is not asked for, since a mask may exclude it. */
-static const uint32_t *needed(ask_after ask, long r, const int64_t *path, long length, int64_t token, float largest) {
-    uint8_t follows = 1;
-    const uint32_t *mask = ask(r, path, length, &token, __builtin_isfinite(largest), &follows);
-    return mask || follows ? mask : ask(r, path, length, 0, 0, 0);
+/* What `chosen` is among the tokens that may follow a path. A mask takes longer than an answer for one token, so that
+   the best ones are asked for first. A broken logit is not asked for, since a mask may exclude it. */
+static long allowed(ask_after ask, long r, const int64_t *path, long length, const float *x, long vocabulary,
+                    float temperature, uint64_t key, float *room, float *largest) {
+    const uint32_t *mask = 0;
+    const float *left = x;
+    int64_t token = 0, only = -1;
+    for (int tries = 0; tries < TRIES && !mask; tries++) {
+        token = chosen(left, vocabulary, temperature, key, largest);
+        if (!__builtin_isfinite(*largest)) break;
+        uint8_t follows = 1;
+        mask = ask(r, path, length, &token, 1, &follows, &only);
+        if (only >= 0) return *largest = x[only], only;
+        if (!mask && follows) return token;
+        if (!tries) memcpy(room, x, vocabulary * sizeof *x), left = room;
+        room[token] = -INFINITE;
+    }
+    if (!mask && !(mask = ask(r, path, length, 0, 0, 0, 0))) return token;
+    copy_allowed(x, vocabulary, mask, room);
+    return chosen(room, vocabulary, temperature, key, largest);
 }
 
 /* Trees (rows, slots): the logits after slot s of row r begin at logits + index[r slots + s] * stride. temperature,
@@ -134,15 +150,10 @@ long walk(const float *logits, long stride, long vocabulary, const int64_t *inde
             const float *x = logits + index[first + slot] * stride;
             float heat = temperature ? temperature[r] : 0;
             uint64_t key = heat ? key_of_sample((uint64_t)stream[r], root[r] + steps) : 0; /* of its children's position */
-            bonus[r] = chosen(x, vocabulary, heat, key, largest + r);
-            if (constraint) {
-                if (steps > 1) tokens[first + steps - 2] = token[first + slot];
-                const uint32_t *mask = needed((ask_after)constraint, r, tokens + first, steps - 1, bonus[r], largest[r]);
-                if (mask) {
-                    copy_allowed(x, vocabulary, mask, rooms + r * vocabulary);
-                    bonus[r] = chosen(rooms + r * vocabulary, vocabulary, heat, key, largest + r);
-                }
-            }
+            if (constraint && steps > 1) tokens[first + steps - 2] = token[first + slot];
+            bonus[r] = constraint ? allowed((ask_after)constraint, r, tokens + first, steps - 1, x, vocabulary, heat, key,
+                                            rooms + r * vocabulary, largest + r)
+                                  : chosen(x, vocabulary, heat, key, largest + r);
             if (!__builtin_isfinite(largest[r])) break;
             for (child = slot + 1; child < slots; child++) /* a child's slot comes after its parent's */
                 if (alive[first + child] && parent[first + child] == slot && token[first + child] == bonus[r]) break;
