@@ -90,15 +90,15 @@ class RowConstraint:
         if path in self._forced:
             return [token == self._forced[path] for token in tokens]
         allowed = self._allowed[path]
-        if not allowed.keys() >= set(tokens):
+        if new := [token for token in tokens if token not in allowed]:
             if (mask := self._masks.get(path)) is not None:
                 return [token in mask for token in tokens]
             answer = None
             with suppress(InputError):
-                answer = self._ask(path, lambda matcher: matcher.allows(tokens))
+                answer = self._ask(path, lambda matcher: matcher.allows(new))
             if answer is None:
                 return None
-            allowed.update(zip(tokens, answer, strict=True))
+            allowed.update(zip(new, answer, strict=True))
         return [allowed[token] for token in tokens]
 
     def only(self, path: Path) -> int | None:

@@ -15,6 +15,7 @@ enum { JOINED, STATE, NORMED };
 
 /* Probability of a node's candidates that may not follow, over that of the others, up to which no mask is asked for. */
 #define MOST_EXCLUDED 1
+#define TRIES 2 /* rankings of a node's candidates before a mask */
 
 /* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, counted from the end of the text, for
    a node that was expanded. */
@@ -196,24 +197,30 @@ static void rank(const plan *p, const rooms *m, long size, long first, long end,
               m->log_prob + at, m->entropy + first, m->log_norm + first, threads);
 }
 
-/* Move those of `count` candidates that may not follow after the others, and let them be impossible. Returns 0, and
-   changes nothing, if others are needed in their place, or if a classifier reads more than probabilities. */
-static int exclude(const plan *p, const uint8_t *follows, long count, int64_t *top, float *log_prob) {
+/* Move those of `count` candidates that may not follow after the others, and let them be impossible. The same share of
+   all other tokens is taken to be forbidden. *before: probability of tokens that are excluded already, over that of all
+   others. Returns 0 if others are needed in their place, and adds them to it; also if a classifier reads more than
+   probabilities. */
+static int exclude(const plan *p, const uint8_t *follows, long count, int64_t *top, float *log_prob, double *before) {
     double lost = 0, others = 0;
     for (long c = 0; c < count; c++) *(follows[c] ? &others : &lost) += exp(log_prob[c]);
-    if (lost && (p->network || lost > MOST_EXCLUDED * others)) return 0;
-    double among = lost ? log1p(lost / others) : 0;
-    int64_t excluded[p->K];
+    if (!lost && !*before) return 1;
+    if (p->network || lost > MOST_EXCLUDED * others) {
+        *before = (*before + lost) / (1 - lost);
+        return 0;
+    }
+    double among = log(others + (1 - lost - others) * others / (others + lost + *before));
+    int64_t excluded[count];
     long left = 0, out = 0;
     for (long c = 0; c < count; c++)
-        if (follows[c]) top[left] = top[c], log_prob[left++] = log_prob[c] + among;
+        if (follows[c]) top[left] = top[c], log_prob[left++] = log_prob[c] - among;
         else excluded[out++] = top[c];
     for (long c = 0; c < out; c++) top[left + c] = excluded[c], log_prob[left + c] = -INFINITY;
     return 1;
 }
 
 /* Exclude what a constraint forbids after the frontier's nodes, whose candidates are ranked. Where few of them are
-   forbidden, no mask is computed, and probabilities are not exact: as if the same share of other tokens were. */
+   forbidden, or few of those in their place, no mask is computed, and probabilities are not exact; see `exclude`. */
 static void exclude_forbidden(const plan *p, const head *h, const text *t, const rooms *m, ask_after ask) {
     const trees *tree = &m->tree;
     long size = h->vocabulary + t->oov_count, many = m->now.begin[t->rows];
@@ -222,15 +229,23 @@ static void exclude_forbidden(const plan *p, const head *h, const text *t, const
         int64_t path[length + 1];
         for (long step = length; step > 0; at = r * tree->slots + tree->parent[at]) path[--step] = tree->token[at];
         int64_t only, children[p->K], *top = m->top + i * p->K;
-        float *log_prob = m->log_prob + i * p->K;
+        float *log_prob = m->log_prob + i * p->K, *logits = m->logits + i * size;
         uint8_t follows[p->K];
-        memset(follows, 1, p->K);
-        long count = 0;
-        for (; count < p->K && log_prob[count] > -INFINITY; count++) children[count] = token_of(h, t, r, top[count]);
-        const uint32_t *mask = ask(r, path, length, children, count, follows, &only);
-        if (!mask && !exclude(p, follows, count, top, log_prob)) mask = ask(r, path, length, 0, 0, 0, 0);
-        if (!mask) continue;
-        mask_row(m->logits + i * size, h->vocabulary, h->ids, t->oov_ids + r * t->oov_count, t->oov_count, mask);
+        const uint32_t *mask = 0;
+        double before = 0;
+        int done = 0;
+        for (int tries = 0; tries < (p->network ? 1 : TRIES) && !mask && !done; tries++) {
+            if (tries) rank(p, m, size, i, i + 1, 1); /* without those that are excluded */
+            long count = 0;
+            for (; count < p->K && log_prob[count] > -INFINITY; count++) children[count] = token_of(h, t, r, top[count]);
+            memset(follows, 1, p->K);
+            mask = ask(r, path, length, children, count, follows, &only);
+            done = !mask && exclude(p, follows, count, top, log_prob, &before);
+            for (long c = 0; c < count; c++)
+                if (!done && !follows[c]) logits[top[c]] = -INFINITY;
+        }
+        if (done || !(mask || (mask = ask(r, path, length, 0, 0, 0, 0)))) continue;
+        mask_row(logits, h->vocabulary, h->ids, t->oov_ids + r * t->oov_count, t->oov_count, mask);
         rank(p, m, size, i, i + 1, 1);
     }
 }
