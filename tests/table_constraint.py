@@ -70,6 +70,7 @@ class TableMatcher:
         return str(self.forced()).encode() if self.forced() else b""
 
     def forced(self) -> list[int]:
+        self._before_an_answer()
         tokens: list[int] = []
         for _ in range(6):
             following = self._following(*tokens[-1:])

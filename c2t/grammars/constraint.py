@@ -41,8 +41,8 @@ class Matcher(Protocol):
         ...
 
     def allows(self, tokens: Sequence[int]) -> list[bool] | None:
-        """Return which of these tokens may follow, where `forced` has none, as the mask has them, which takes longer;
-        None where it takes the mask. They may end a text."""
+        """Return which of these tokens may follow, where `forced` has none: what the mask says, sooner; None where it
+        takes the mask. They may end a text."""
         ...
 
 

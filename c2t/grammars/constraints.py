@@ -71,7 +71,7 @@ class Constraints:
         return only if only is not None else self.required(row, path) if allowed is None else allowed
 
     def forced(self, row: int, path: Path) -> Path:
-        """Return the tokens that must follow a path of this row."""
+        """Return the tokens that must follow a path of this row, as a draft may guess them."""
         constraint = self.rows[row]
         return () if constraint is None or not constraint.may_draft else constraint.guessed_run(self._whole(row, path))
 

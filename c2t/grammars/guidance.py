@@ -60,9 +60,8 @@ class GuidanceMatcher:
             said = _error(self._matcher)
             raise InputError(NO_TEXT if said == EMPTY else f"the constraint is too complex to go on: {said}")
         if (token := mask.only) is not None and self._tokens.is_special_token(token):
-            forced = self._matcher.compute_ff_bytes()
-            if forced and not forced.startswith(SPECIAL):  # text that only looks like the token
-                mask.set_only(self._tokens.greedy_tokenize(forced.decode(errors="ignore"))[0])
+            for first in self._spelled():
+                mask.set_only(first)
 
     def allows(self, tokens: Sequence[int]) -> list[bool] | None:
         """See `Matcher.allows`."""
@@ -84,8 +83,16 @@ class GuidanceMatcher:
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
-        tokens = self._matcher.compute_ff_tokens()  # of these, a special one may be text that only looks like it
+        tokens = self._matcher.compute_ff_tokens()
+        if tokens and self._tokens.is_special_token(tokens[0]):
+            return self._spelled()
         return list(takewhile(lambda token: not self._tokens.is_special_token(token), tokens))
+
+    def _spelled(self) -> list[int]:
+        """Return the first token of text that must follow and only looks like a special token; none if it is one."""
+        text = self._matcher.compute_ff_bytes()
+        looks = text and not text.startswith(SPECIAL)
+        return self._tokens.greedy_tokenize(text.decode(errors="ignore"))[:1] if looks else []
 
 
 class Compiled:

@@ -13,6 +13,7 @@ from c2t.kernels.masks import Mask
 Path = tuple[int, ...]  # tokens after the root
 MOST_GIVEN_UP = 8  # times that a matcher may give up before nothing more is drafted
 LONGEST_RUN = 32  # forced tokens that are remembered: a hostile expression may force a million
+LONGEST_TEXT = 512  # bytes of forced text that are remembered
 DEAD_END = "the constraint allows no further token: no token of this model has the characters that it asks for"
 
 
@@ -34,7 +35,7 @@ class RowConstraint:
         self._text: list[int] = []  # committed
         self._at: Path = ()  # what the matcher has consumed after the root
         self._masks: dict[Path, Mask | None] = {}
-        self._allowed: dict[Path, dict[int, bool]] = {}  # path -> tokens, where several may follow it
+        self._allowed: dict[Path, dict[int, bool]] = {}  # path -> tokens, where none must follow it
         self._forced: dict[Path, int] = {}  # path -> the only token that may follow it
         self._guessed: dict[Path, int] = {}  # path -> probably the only one
         self._runs: dict[bytes, Path] = {}  # text that had to follow -> its tokens
@@ -89,7 +90,8 @@ class RowConstraint:
             self._remember_run(path, tokens)
         if path in self._forced:
             return [token == self._forced[path] for token in tokens]
-        allowed = self._allowed[path]
+        if (allowed := self._allowed.get(path)) is None:
+            return None
         if new := [token for token in tokens if token not in allowed]:
             if (mask := self._masks.get(path)) is not None:
                 return [token in mask for token in tokens]
@@ -131,7 +133,7 @@ class RowConstraint:
         return self._likely(path)
 
     def guessed_run(self, path: Path) -> Path:
-        """Return tokens that must follow a path, by `guessed`, as far as they were asked for."""
+        """Return the tokens that a draft may take alone after a path, as far as they were asked for."""
         token, end = self.guessed(path), path
         while token is not None:
             end = (*end, token)
@@ -140,11 +142,11 @@ class RowConstraint:
 
     def draftable(self, path: Path) -> Mask | None:
         """Return the tokens that may be drafted after a path; None for none."""
-        self.guessed(path)
-        if path not in self._guessed:
+        only = self.guessed(path)
+        if only is None or path in self._forced:
             return self.mask(path)
         mask = self._spare()
-        mask.set_only(self._guessed[path])
+        mask.set_only(only)
         return mask
 
     def _possible(self, path: Path) -> bool:
@@ -189,11 +191,13 @@ class RowConstraint:
             run = matcher.forced()
             return run, None if run else matcher.allows(tokens)
 
-        run, answer = self._answer(path, question, ())
-        run = self._before_end(run)[:LONGEST_RUN]
-        self._forced |= _steps(path, run)
-        if not run:
-            self._allowed[path] = dict(zip(tokens, answer or (), strict=False))
+        run: Path = ()
+        with suppress(InputError):
+            forced, answer = self._ask(path, question)
+            run = self._before_end(forced)[:LONGEST_RUN]
+            self._forced |= _steps(path, run)
+            if not run:
+                self._allowed[path] = dict(zip(tokens, answer or (), strict=False))
         return run
 
     def _guess(self, path: Path, tokens: Path) -> None:
@@ -203,20 +207,14 @@ class RowConstraint:
             text = matcher.forced_text()
             return text, None if text else matcher.allows(tokens)
 
-        text, answer = self._answer(path, question, b"")
-        if not text:
-            self._allowed[path] = dict(zip(tokens, answer or (), strict=False))
-        elif text in self._runs:
-            self._guessed |= _steps(path, self._runs[text])
-        elif run := self._remember_run(path, tokens):
-            self._runs[text] = run
-
-    def _answer(self, path: Path, question: Callable[[Matcher], Any], nothing: Any) -> Any:
-        """Return the matcher's answer after a path; `nothing`, and None, if it gives up."""
-        try:
-            return self._ask(path, question)
-        except InputError:
-            return nothing, None
+        with suppress(InputError):
+            text, answer = self._ask(path, question)
+            if not text:
+                self._allowed[path] = dict(zip(tokens, answer or (), strict=False))
+            elif text in self._runs:
+                self._guessed |= _steps(path, self._runs[text])
+            elif (run := self._remember_run(path, tokens)) and len(text) <= LONGEST_TEXT:
+                self._runs[text] = run
 
     def _ask(self, path: Path, question: Callable[[Matcher], Any]) -> Any:
         """Return the matcher's answer after a path. One that gives up, perhaps by what it was asked before, starts

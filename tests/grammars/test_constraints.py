@@ -174,6 +174,21 @@ def test_walks_in_c_are_those_of_torch(tree: Tree, temperature: float, seed: int
 
 
 @needs_c
+def test_the_walk_in_c_ends_as_that_of_torch_where_nothing_is_required() -> None:
+    """Past a token that ends the text, the best token of all follows."""
+    end, logits = int(BEGINNING.nonzero()[0]), torch.rand(2, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    logits[0, end] = 9
+    slot = torch.zeros(1, 1, dtype=torch.long)
+    tree = Tree.root(torch.tensor([1]))
+    tree = tree.extend(tree.children(slot, torch.tensor([[[end]]]), torch.zeros(1, 1, 1), torch.zeros(1, 1)))
+    constraints = Constraints(rows_of(1, VOCABULARY, eos=frozenset({end})))
+    found = walk.walk(
+        logits, torch.tensor([[0, 1]]), tree.token, tree.parent, tree.alive, ask_after=constraints.ask_required
+    )
+    assert (found.length.item(), found.bonus.item()) == (1, int(logits[1].argmax()))
+
+
+@needs_c
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.integers(0, 2**31), st.booleans(), st.booleans())
 def test_masks_in_c_are_those_of_torch(tree: Tree, seed: int, limited: bool, oov: bool) -> None:

@@ -3,12 +3,15 @@
 import json
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from c2t import Grammar, SpeculativeDecoder
 from c2t.batching import BatchDecoder
@@ -167,6 +170,22 @@ def test_text_that_looks_like_a_special_token_is_written_as_text() -> None:
             found = SpeculativeDecoder(tiny(), policy).generate([[5, 6]], 60, constraint=constraint)
             assert found.text == expected
             assert found.sequences[0][-1] in tiny().target.eos
+
+
+def test_text_that_looks_like_a_special_token_has_the_tokens_of_plain_decoding() -> None:
+    """Also where a token is a part of its name."""
+    end = "</s>"
+    text = tiny().tokenizer.backend_tokenizer.to_str().replace(tiny().tokenizer.eos_token, end)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text), eos_token=end)
+    pair, first = replace(tiny(), tokenizer=tokenizer), tokenizer.convert_tokens_to_ids("<")
+    assert tokenizer.convert_tokens_to_ids("</") != tokenizer.unk_token_id
+    for number in range(8):
+        settings = {"temperature": number % 2, "seed": number, "constraint": Grammar.regex("(</s>){12}[a-z ]{30}")}
+        plain, tree = (
+            SpeculativeDecoder(pair, policy).generate([[first, 5 + number] * 12], 60, **settings).sequences
+            for policy in (Plain(), POLICY)
+        )
+        assert plain == tree
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -330,6 +349,58 @@ def test_answers_about_the_tokens_of_a_tree_replace_most_masks(
         )
     assert texts[True].sequences == texts[False].sequences
     assert 2 * masks[True] < masks[False]
+
+
+@dataclass(frozen=True)
+class Without:
+    """A constraint that forbids some tokens everywhere. filled: notes of its masks."""
+
+    tokens: frozenset[int]
+    filled: tuple[list[int], ...] = ([],)
+
+    def matcher(self, vocabulary: Vocabulary) -> "Without":
+        return self
+
+    def consume(self, tokens: list[int]) -> None: ...
+
+    def rollback(self, count: int) -> None: ...
+
+    def forced_text(self) -> bytes:
+        return b""
+
+    def forced(self) -> list[int]:
+        return []
+
+    def allows(self, tokens: list[int]) -> list[bool]:
+        return [token not in self.tokens for token in tokens]
+
+    def fill(self, mask: Mask) -> None:
+        self.filled[0].append(len(self.tokens))
+        mask.words.fill(0xFFFFFFFF)
+        for token in self.tokens:
+            mask.words[token >> 5] &= ~np.uint32(1 << (token & 31))
+
+
+@pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
+@needs_smollm2
+def test_candidates_in_the_place_of_forbidden_ones_are_those_of_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tree(forbidden: list[int], prompt: str) -> tuple[list[int], int]:
+        """The tokens of the first round's tree, and the number of its masks."""
+        steps, constraint = [], Without(frozenset(forbidden), ([],))
+        policy = Eagle2(K=6, levels=1, N=7)
+        SpeculativeDecoder(smollm2(), policy).generate(prompt, 2, constraint=constraint, watch=steps.append)
+        return steps[1].tree.token[0, 1:].tolist(), len(constraint.filled[0])
+
+    masks = Counter()
+    for prompt in ("Invent a person.", "Count to ten.", "What is the weather?"):
+        best, _ = tree([], prompt)
+        for count in range(1, 6):
+            found, masks[count] = tree(best[:count], prompt)
+            with monkeypatch.context() as patch:
+                patch.setattr(Constraints, "ask_draftable", lambda self, row, path, tokens: self.draftable(row, path))
+                exact, _ = tree(best[:count], prompt)
+            assert set(found) == set(exact)
+    assert masks[1] == 1  # that of the first token, which no tree has
 
 
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")

@@ -13,8 +13,7 @@ enum { LOG_JOINT, ENTROPY, DEPTH, LOG_PROB, MAX_LOG_PROB, RANK, COLUMNS }; /* as
    both, the state (EAGLE-3), or the normalised state. */
 enum { JOINED, STATE, NORMED };
 
-/* Probability of a node's candidates that may not follow, over that of the others, up to which no mask is asked for. */
-#define MOST_EXCLUDED 1
+#define MOST_EXCLUDED 1 /* probability of forbidden candidates, over that of the others, up to which they are excluded */
 #define TRIES 2 /* rankings of a node's candidates before a mask */
 
 /* Columns (rows, slots) of the trees; count: nodes of each. column: of the cache, counted from the end of the text, for
@@ -197,20 +196,21 @@ static void rank(const plan *p, const rooms *m, long size, long first, long end,
               m->log_prob + at, m->entropy + first, m->log_norm + first, threads);
 }
 
-/* Move those of `count` candidates that may not follow after the others, and let them be impossible. The same share of
-   all other tokens is taken to be forbidden. *before: probability of tokens that are excluded already, over that of all
-   others. Returns 0 if others are needed in their place, and adds them to it; also if a classifier reads more than
-   probabilities. */
+/* Move those of `count` candidates that may not follow after the others, and let them be impossible. *before:
+   probability of tokens that were forbidden before, over that of the rest. Tokens that were not asked for are taken to be
+   forbidden in the same share. Returns 0, and adds to *before, if others are needed in their place; also if a classifier
+   reads more than probabilities. */
 static int exclude(const plan *p, const uint8_t *follows, long count, int64_t *top, float *log_prob, double *before) {
     double lost = 0, others = 0;
-    for (long c = 0; c < count; c++) *(follows[c] ? &others : &lost) += exp(log_prob[c]);
-    if (!lost && !*before) return 1;
-    if (p->network || lost > MOST_EXCLUDED * others) {
-        *before = (*before + lost) / (1 - lost);
+    int forbidden = *before > 0;
+    for (long c = 0; c < count; c++) *(follows[c] ? &others : &lost) += exp(log_prob[c]), forbidden |= !follows[c];
+    if (!forbidden) return 1;
+    if (p->network || lost >= MOST_EXCLUDED * others) {
+        *before = (*before + lost) / fmax(1 - lost, 1e-9);
         return 0;
     }
     double among = log(others + (1 - lost - others) * others / (others + lost + *before));
-    int64_t excluded[count];
+    int64_t excluded[p->K];
     long left = 0, out = 0;
     for (long c = 0; c < count; c++)
         if (follows[c]) top[left] = top[c], log_prob[left++] = log_prob[c] - among;

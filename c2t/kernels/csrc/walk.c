@@ -117,12 +117,12 @@ static long allowed(ask_after ask, long r, const int64_t *path, long length, con
         if (!__builtin_isfinite(*largest)) break;
         uint8_t follows = 1;
         mask = ask(r, path, length, &token, 1, &follows, &only);
-        if (only >= 0) return *largest = x[only], only;
+        if (only >= 0) return *largest = only < vocabulary ? x[only] : __builtin_nanf(""), only;
         if (!mask && follows) return token;
         if (!tries) memcpy(room, x, vocabulary * sizeof *x), left = room;
         room[token] = -INFINITE;
     }
-    if (!mask && !(mask = ask(r, path, length, 0, 0, 0, 0))) return token;
+    if (!mask && !(mask = ask(r, path, length, 0, 0, 0, 0))) return chosen(x, vocabulary, temperature, key, largest);
     copy_allowed(x, vocabulary, mask, room);
     return chosen(room, vocabulary, temperature, key, largest);
 }
