@@ -239,6 +239,7 @@ class ShardWriter:
             if self.overwrite:  # what an earlier harvest with it left unfinished
                 delete(self.folder)
             self.overwrite = False
+            (self.folder / MANIFEST).unlink(missing_ok=True)  # of a complete harvest that has lost its last shard
             table = table.replace_schema_metadata({METADATA: json.dumps(info)})
             with new_file(path) as new:
                 pq.write_table(table, new, row_group_size=ROW_GROUP, **_encodings(self.types))

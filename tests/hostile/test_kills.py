@@ -116,10 +116,14 @@ def rows(folder: Path) -> bytes:
 
 @pytest.mark.slow
 @STOPS
-def test_a_harvest_goes_on_after_a_stop_at_every_line(tmp_path: Path, survives: Callable) -> None:
-    whole = rows(make_harvest(tmp_path / "whole", prompts=2, trees_each=1, **SMALL))
+@pytest.mark.parametrize("complete", [False, True], ids=["a new one", "a complete one without its shard"])
+def test_a_harvest_goes_on_after_a_stop_at_every_line(tmp_path: Path, survives: Callable, complete: bool) -> None:
+    made = make_harvest(tmp_path / "whole", prompts=2, trees_each=1, **SMALL)
+    whole = rows(made)
     folder = tmp_path / "rows"
     for number in range(1, 10_000):
+        if complete:
+            shutil.copytree(made, folder, ignore=shutil.ignore_patterns("*.parquet"))
         ended = survives(number, WRITING[survives], harvest, folder, folder.exists())
         harvest(folder, resume=True)
         assert rows(folder) == whole

@@ -68,6 +68,18 @@ def whole(tmp_path: Path) -> dict[str, np.ndarray]:
     return all_rows(tmp_path / "whole")
 
 
+def test_a_complete_harvest_that_has_lost_its_last_shard_goes_on(tmp_path: Path, whole: dict) -> None:
+    """Its old manifest counts the rows of a longer shard than the one that an interruption leaves."""
+    folder = make_harvest(tmp_path / "rows", PROMPTS, 2, shard=168, **SMALL)
+    assert list(describe(folder).shards.values()) == [168, 126]
+    (folder / "part-00001.parquet").unlink()
+    interrupted(folder, 5)
+    with pytest.raises(InputError, match=r"interrupted harvest .*--resume"):
+        describe(folder)
+    write_until(open_folder(folder, resume=True), PROMPTS)
+    assert_rows(folder, whole)
+
+
 @pytest.mark.parametrize("stops", [[0], [1], [3], [4], [6], [2, 5], [1, 2, 3, 4, 5, 6]])
 def test_interrupted_and_resumed_gives_the_same_rows(tmp_path: Path, whole: dict, stops: list[int]) -> None:
     for stop in stops:
