@@ -20,6 +20,14 @@ class InputError(ValueError):
         super().__init__(plain(message))
 
 
+def go_on(error: BaseException, line: str) -> None:
+    """Add to an error what is safe and how to go on: to the line of an InputError, to another as a note."""
+    if isinstance(error, InputError):
+        error.args = (f"{error}; {plain(line)}",)
+    else:
+        error.add_note(line)
+
+
 def plain(text: str) -> str:
     """Return a text in one line that is safe on a terminal; use it for names and labels from files.
 

@@ -51,7 +51,8 @@ class Commands(CommandGroup):
                 raise
             except OSError as error:  # of a file system: full, read-only, gone
                 where = "" if error.filename is None else f"{error.filename}: "
-                raise InputError(f"{where}{one_line(error)}") from error
+                line = "; ".join([one_line(error), *getattr(error, "__notes__", [])])  # which say what is safe
+                raise InputError(f"{where}{line}") from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError, go_on, one_line
 from c2t.harvest.harvest import NOTHING
 from c2t.output.progress import ProgressCallback
 from c2t.records.reader import describe, further_columns, read_shards, read_texts
@@ -51,6 +51,8 @@ def merge(
     damaged, there twice, or of different harvests or versions of c2t; then nothing is merged.
     """
     parts = read_parts(folder)
+    if not any(part.harvest.rows for part in parts):
+        raise InputError(NOTHING)
     order = dealt(parts)
     turns = [entry for _, group in order for entry in group]
     facts, extra = provenance(parts), further_columns(parts[0].harvest)
@@ -62,12 +64,11 @@ def merge(
             for columns, too_long in texts(parts, order, [*COLUMNS, *extra]):
                 writer.write(columns, too_long)
                 progress(writer.next_prompt, len(turns), f"{writer.rows:,} rows")
-            if not writer.rows:
-                raise InputError(NOTHING)
             writer.close()
         except BaseException as error:
-            delete(sibling(out, NEW))
-            error.add_note(f"{out} is as it was, and so are the shards; run the command again")
+            if not writer.overwrite:  # else nothing is written, and what is there is an unfinished harvest
+                delete(sibling(out, NEW))
+            go_on(error, f"{out} is as it was, and so are the shards; run the command again")
             raise
     return describe(out)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError, go_on, one_line
 from c2t.records.reader import arrow_type, check_unchanged, read_shards, unfinished
 from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VERSION, ColumnType
 from c2t.storage.atomic import (
@@ -87,8 +87,8 @@ class ShardWriter:
 
     A new writer on an interrupted folder starts at `next_prompt`, the first prompt that is not on disk, so the rows are
     those of an uninterrupted harvest. Leaving the `with` block normally writes the manifest; leaving it by an exception
-    keeps the complete prompts. `provenance["environment"]` is recorded but may differ when a harvest is resumed;
-    everything else in it must be the same.
+    writes the complete prompts, and the error then says how to go on. `provenance["environment"]` is recorded but may
+    differ when a harvest is resumed; everything else in it must be the same.
 
     overwrite: the shards are written next to the folder and take its place with the manifest; until then the old
     harvest is there, whole. A later writer without `overwrite` continues them.
@@ -129,10 +129,14 @@ class ShardWriter:
         try:
             if error is None:
                 self.close()
-            elif not isinstance(error, InputError):  # which may be the full disk itself
-                self._seal()
-                error.add_note(self._left())
+            elif self.rows:
+                self._seal()  # once more where this is what has failed
+        except BaseException as unwritten:
+            error = unwritten
+            raise
         finally:
+            if error and (self.rows or not isinstance(error, InputError)):
+                go_on(error, self._left())
             if not (self.infos or self.overwrite or self.folder == self.out):
                 delete(self.folder)  # of a new harvest, of which no shard could be written
 
@@ -202,8 +206,9 @@ class ShardWriter:
         """Say what an interruption leaves, and how to go on."""
         if not self.infos:
             return f"nothing was written to {self.out}; run the command again"
-        done = f"{self.next_prompt} of {len(self.prompts)} texts ({self.rows:,} rows) are safe in {self.folder}"
-        if self.folder != self.out:
+        rows, folder = sum(info["rows"] for info in self.infos), unfinished(self.out) or self.out
+        done = f"{self._sealed('prompts')} of {len(self.prompts)} texts ({rows:,} rows) are safe in {folder}"
+        if folder != self.out:
             return f"{done} and {self.out} is as it was; go on with the same command and --resume, not --overwrite"
         return f"{done}; go on with the same command and --resume"
 
@@ -301,5 +306,5 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(f"no disk space left for {folder}: free some, then continue with --resume") from error
-        raise InputError(f"cannot write to {folder}: {one_line(error)}; later continue with --resume") from error
+            raise InputError(f"no disk space left for {folder}: free some") from error
+        raise InputError(f"cannot write to {folder}: {one_line(error)}") from error

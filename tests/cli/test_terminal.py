@@ -1,5 +1,6 @@
 """What tables look like in a pipe and in a terminal, whatever the names in them."""
 
+import errno
 import os
 import re
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from c2t.cli import terminal
 
@@ -73,3 +76,17 @@ def test_no_number_and_no_word_of_a_table_is_broken(columns: int, monkeypatch, c
     known = {piece for spec in SPECS for piece in re.split("[:,]", spec)}
     settings = [piece for word in words if "=" in word for piece in re.split("[:,]", word) if piece]
     assert set(settings) <= known, "names are broken between their settings"
+
+
+def test_the_line_of_a_disk_that_fails_says_how_to_go_on() -> None:
+    app = typer.Typer(cls=terminal.Commands)
+    app.callback()(lambda: None)
+
+    @app.command()
+    def work() -> None:
+        error = OSError(errno.ENOSPC, "No space left on device", "texts")
+        error.add_note("2 of 4 texts are safe")
+        raise error
+
+    said = CliRunner().invoke(app, ["work"])
+    assert (said.exit_code, said.stderr) == (2, "c2t: texts: No space left on device; 2 of 4 texts are safe\n")

@@ -27,6 +27,8 @@ from c2t.records.schema import MANIFEST, Harvest
 from c2t.records.writer import ShardWriter
 from c2t.replay.prompts import Prompt
 from c2t.storage.checksum import checksum
+from tests.harvests import assert_same_rows
+from tests.hostile.starved import files_end_at
 from tests.small_pair import TURNS
 
 LONG = "The sum of two numbers is a number. " * 200  # which the target has no room for
@@ -141,6 +143,24 @@ def test_what_cannot_be_merged(shards: Path, tmp_path: Path, harm: Callable[[Pat
     assert {path: path.read_bytes() for path in shards.rglob("*.*") if path.is_file()} == before
 
 
+def test_a_merge_that_writes_nothing_leaves_an_unfinished_harvest(shards: Path, tmp_path: Path) -> None:
+    """That of a `harvest --overwrite` into the same folder."""
+    damaged(shards)
+    begun = shutil.copytree(shards / "shard-1-of-3", tmp_path / ".out.new", ignore=shutil.ignore_patterns(MANIFEST))
+    before = files(begun)
+    with pytest.raises(InputError, match="is damaged"):
+        merge(shards, tmp_path / "out", overwrite=True)
+    assert files(begun) == before
+
+
+def test_a_merge_without_room_is_to_be_run_again(shards: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    line = rf"cannot write to {out}: [^;]*; {out} is as it was, and so are the shards; run the command again"
+    with files_end_at(1000), pytest.raises(InputError, match=f"^{line}$"):
+        merge(shards, out)
+    assert not (tmp_path / ".out.new").exists()
+
+
 DATED = "{% for m in messages %}{{ m.content }}{% endfor %} 2026-11-2"
 
 
@@ -164,15 +184,17 @@ def test_prompts_that_were_read_otherwise_are_another_harvest(small_pair: Pair, 
 
 
 def test_a_process_that_reads_the_prompts_otherwise_harvests_none(small_pair: Pair, tmp_path: Path) -> None:
-    """As a Ray worker could, with other files on its machine."""
+    """As a Ray worker could, with other files on its machine; and the texts before are not lost."""
     pair = dated(small_pair, 7)
 
     def changed(done: int, *_: object) -> None:
         if done:
             pair.tokenizer.chat_template = f"{DATED}8"
 
-    with pytest.raises(InputError, match="the prompts have other token ids here than where the harvest began"):
+    with pytest.raises(InputError, match=r"the prompts have other token ids here .*; 2 of 4 texts .* safe .*--resume"):
         harvest(pair, PROMPTS[:4], tmp_path / "rows", SMALL, progress=changed)
+    right = dated(small_pair, 7), PROMPTS[:4]
+    assert_same_rows(harvest(*right, tmp_path / "whole", SMALL), harvest(*right, tmp_path / "rows", SMALL, resume=True))
 
 
 def test_midnight_changes_no_prompt(small_pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,16 @@ def test_prompts_without_rows_count_as_done(tmp_path: Path) -> None:
     assert ShardWriter(folder, PROVENANCE, prompt_list(3)).next_prompt == 3
 
 
+def test_an_error_of_one_line_says_how_to_go_on(tmp_path: Path, whole: dict) -> None:
+    """As where a worker has died for good; without a row there is nothing to go on with."""
+    folder = open_folder(tmp_path / "parts")
+    for stop, left in ((0, ""), (4, rf"; 4 of 7 texts \(168 rows\) are safe in {folder}; go on with .* --resume")):
+        with pytest.raises(InputError, match=f"^a worker died{left}$"):
+            write_until(folder, stop, InputError("a worker died"))
+    write_until(open_folder(folder, resume=True), PROMPTS)
+    assert_rows(folder, whole)
+
+
 def test_too_long_prompts_are_counted_through_an_interruption(tmp_path: Path) -> None:
     for stop in (2, 4):
         with contextlib.suppress(KeyboardInterrupt), ShardWriter(tmp_path, PROVENANCE, prompt_list(4)) as writer:
@@ -199,7 +209,7 @@ def test_full_disk_leaves_a_folder_that_resumes(tmp_path: Path, whole: dict, mon
         real(table, where, **options)
 
     monkeypatch.setattr(shards.pq, "write_table", no_space)
-    with pytest.raises(InputError, match=r"no disk space left .*--resume"):
+    with pytest.raises(InputError, match=r"no disk space left .*; 3 of 7 texts \(126 rows\) are safe in .* --resume"):
         write_until(folder, PROMPTS)
     monkeypatch.undo()
     assert not is_complete(folder)
