@@ -4,13 +4,16 @@ pair.
 An actor that dies is restarted with the same item. So every item has one result, and results are in the order of items.
 """
 
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from c2t.errors import InputError, one_line
 
@@ -41,6 +44,8 @@ class _Worker:
 
     def call(self, function: Callable, arguments: tuple) -> Any:
         """Return function(object, *arguments)."""
+        if self.wrong:  # of an actor that was restarted
+            raise self.wrong
         return function(self.held, *arguments)
 
 
@@ -49,6 +54,21 @@ def _knock(address: str) -> None:
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if colon:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+@contextmanager
+def _sigterm_as_before() -> Iterator[None]:
+    """Give SIGTERM its handler back, which Ray replaces by one that raises SystemExit: in the main thread alone."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit:  # the signal came while Ray started
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def versions() -> dict[str, str]:
@@ -69,11 +89,12 @@ class RayPool:
             raise InputError(f"workers = {workers}: use at least 1")
         self.address = address
         try:
-            if address == LOCAL:
-                ray.init("local", num_cpus=workers, include_dashboard=False, **NO_LOGS)
-            else:
-                _knock(address)
-                ray.init(address, **NO_LOGS)
+            with _sigterm_as_before():
+                if address == LOCAL:
+                    ray.init("local", num_cpus=workers, include_dashboard=False, **NO_LOGS)
+                else:
+                    _knock(address)
+                    ray.init(address, **NO_LOGS)
         except Exception as error:  # Ray raises a plain Exception if a node does not start in time
             what = "Ray does not start here" if address == LOCAL else f"no Ray cluster answers at {address}"
             raise InputError(f"{what} ({one_line(error)}): try again, or give the address of a cluster") from error
@@ -156,15 +177,17 @@ class RayPool:
 
 
 def _get(results: Any) -> Any:
-    """Wait for results. InputError for those that actors raise, and for an actor that dies RETRIES + 1 times."""
+    """Wait for results. InputError for those that actors raise, and for one that Ray cannot get."""
     try:
         return ray.get(results)
     except RayTaskError as error:
         if isinstance(error.cause, InputError):
             raise InputError(str(error.cause)) from None
         raise
-    except RayActorError as error:
+    except RayError as error:
+        died = f"a Ray worker cannot start, or died {RETRIES + 1} times on the same item"
+        what = died if isinstance(error, RayActorError) else "Ray cannot get a worker's result"
         raise InputError(
-            f"a Ray worker cannot start, or died {RETRIES + 1} times on the same item ({one_line(error).rstrip('.')}): "
-            "look into Ray's logs; where memory is short, a smaller --batch helps"
+            f"{what} ({one_line(error).rstrip('.')}): look into Ray's logs; where memory is short, a smaller --batch "
+            "helps"
         ) from error

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -116,13 +117,59 @@ def test_results_come_in_order_and_errors_as_they_are(pool: RayPool) -> None:
         list(pool.map(refuse, [1, 2, 3, 4]))
 
 
-def test_actors_that_die_again_and_again_end_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ray.exceptions.ActorDiedError(), "died 4 times on the same item"),
+        (ray.exceptions.OutOfMemoryError("memory is low"), r"cannot get a worker's result \(memory is low\): look"),
+        (ray.exceptions.NodeDiedError("gone"), r"cannot get a worker's result \(gone\)"),
+        (ray.exceptions.RaySystemError("lost"), r"cannot get a worker's result \(System error: lost\)"),
+    ],
+)
+def test_results_that_ray_cannot_get_end_the_map(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def dead(_: object) -> None:
-        raise ray.exceptions.ActorDiedError
+        raise error
 
     monkeypatch.setattr(ray, "get", dead)
-    with pytest.raises(InputError, match="died 4 times on the same item"):
+    with pytest.raises(InputError, match=message):
         ray_pool._get([])
+
+
+def test_an_actor_that_cannot_load_says_why_whatever_it_is_asked() -> None:
+    """Also after a restart, when nobody asks it about its machine."""
+
+    def make() -> None:
+        raise InputError("no target here")
+
+    worker = ray_pool._Worker(make)
+    for ask in (worker.about, lambda: worker.call(process, ())):
+        with pytest.raises(InputError, match=r"^no target here$"):
+            ask()
+
+
+@pytest.mark.parametrize("during", [False, True], ids=["after the start", "during the start"])
+def test_sigterm_keeps_its_handler(during: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray puts one there that ends the process with exit code 15."""
+    got: list[int] = []
+
+    def start(*_: object, **__: object) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        if during:
+            signal.raise_signal(signal.SIGTERM)
+        raise RuntimeError
+
+    monkeypatch.setattr(ray, "init", start)
+    before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+    try:
+        with pytest.raises(SystemExit if during else InputError):
+            RayPool(dict, LOCAL, 1)
+        assert len(got) == during
+        signal.raise_signal(signal.SIGTERM)
+        assert len(got) == during + 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_settings_are_refused_before_the_folder_is_touched(pool: RayPool, tmp_path: Path) -> None:

@@ -143,6 +143,17 @@ def test_a_harvest_says_how_to_go_on(home: Path, number: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_harvest_by_ray_says_how_to_go_on(home: Path) -> None:
+    """Ray has a handler of SIGTERM, which would end the process with exit code 15."""
+    rows, place = home / "rows", "c2t.harvest.ray_pool:_get"  # of the second batch, after three answers on the pair
+    arguments = ["harvest", *SMALL, "--out", rows, "--ray", "local", "--workers", "1"]
+    code, _, err = stopped(home, place, 5, [signal.SIGTERM], *arguments)
+    safe = rf"2 of 4 texts .* are safe in {rows}; go on with the same command and --resume"
+    assert code == 128 + signal.SIGTERM
+    assert re.fullmatch(line(signal.SIGTERM, safe), err), err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_training_leaves_the_old_classifier(home: Path, number: int) -> None:
     """In the middle of Lightning, which has handlers of its own."""
