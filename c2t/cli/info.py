@@ -175,8 +175,9 @@ def _harvest(path: Path) -> Facts:
         "texts": len(harvest.prompts),
         "texts without rows": without_rows(harvest),
         "too long": harvest.too_long,
-        "bytes a row": f"{size / max(1, harvest.rows):.2f}",
     }
+    if harvest.rows:
+        counts["bytes a row"] = f"{size / harvest.rows:.2f}"
     return Facts("harvest", counts | _flat(harvest.provenance))
 
 
@@ -184,7 +185,8 @@ def without_rows(harvest: Harvest) -> int:
     """Texts that were left out because they do not fit the target's positions, or that ended with their first token."""
     from c2t.records.reader import read_columns  # noqa: PLC0415 - needs an extra
 
-    return len(harvest.prompts) - len(np.unique(read_columns(harvest.folder, ("prompt",))["prompt"]))
+    prompts = read_columns(harvest.folder, ("prompt",))["prompt"] if harvest.rows else ()
+    return len(harvest.prompts) - len(np.unique(prompts))
 
 
 def _model(path: Path) -> Facts:

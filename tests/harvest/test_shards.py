@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from c2t.cli import info as information
 from c2t.cli.app import app
 from c2t.errors import InputError
 from c2t.harvest import harvest as harvesting
@@ -209,6 +210,17 @@ def test_midnight_changes_no_prompt(small_pair: Pair, tmp_path: Path, monkeypatc
     harvest(pair, PROMPTS[:2], tmp_path / "rows", SMALL)
     assert len(seen) == 4
     assert len({text.split()[0] for text in seen}) == 1, "the microseconds of its beginning"
+
+
+def test_a_shard_whose_texts_are_all_too_long_is_a_part(small_pair: Pair, tmp_path: Path) -> None:
+    settings, prompts = replace(SMALL, batch=1), [PROMPTS[-2], PROMPTS[-1]]
+    for number in (ShardNumber(0, 2), ShardNumber(1, 2)):
+        harvest(small_pair, prompts, number.folder(tmp_path / "shards"), settings, shard=number)
+    [facts] = information.folder(ShardNumber(0, 2).folder(tmp_path / "shards"))
+    counts = [facts.values[name] for name in ("rows", "texts", "texts without rows", "too long")]
+    assert counts == [0, 1, 1, 1]
+    assert "bytes a row" not in facts.values
+    assert merge(tmp_path / "shards", tmp_path / "out").too_long == 1
 
 
 def test_a_merge_replaces_only_if_told_to(shards: Path, tmp_path: Path) -> None:
