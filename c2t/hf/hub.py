@@ -11,7 +11,7 @@ from typing import Any
 from transformers import GenerationMixin, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
 
 from c2t.classifier import FILES, TreeClassifier
-from c2t.errors import InputError
+from c2t.errors import InputError, refusing
 from c2t.hf.tree_decoding import TreeDecoding
 from c2t.policies.spec import parse
 
@@ -63,7 +63,9 @@ def packed(classifier: TreeClassifier) -> tuple[str, ...]:
 
 def unpacked(files: tuple[str, ...]) -> TreeClassifier:
     """Return the classifier of these texts; InputError for damaged ones."""
+    with refusing("the classifier in this folder is damaged; export the folder again"):
+        contents = {name: base64.b64decode(text, validate=True) for name, text in zip(FILES, files, strict=True)}
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in zip(FILES, files, strict=True):
-            (Path(folder) / name).write_bytes(base64.b64decode(text))
+        for name, content in contents.items():
+            (Path(folder) / name).write_bytes(content)
         return TreeClassifier.from_pretrained(Path(folder))

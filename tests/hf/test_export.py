@@ -1,5 +1,6 @@
 """Folders for the Hub: generate takes them as they are from the disk, and what others could not load is refused."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,20 @@ def test_a_classifier_comes_back_as_it_was() -> None:
     assert back.config == classifier.config
     for name, weight in classifier.state_dict().items():
         assert torch.equal(back.state_dict()[name].double(), weight.double()), name
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda config, weights: (config, weights[:-3]),
+        lambda config, weights: (config, '"' + weights[1:]),
+        lambda config, weights: (config, "é"),
+        lambda config, weights: (config,),
+    ],
+)
+def test_damaged_texts_of_a_classifier_are_refused(harm: Callable[..., tuple[str, ...]]) -> None:
+    with pytest.raises(InputError, match="the classifier in this folder is damaged; export the folder again"):
+        unpacked(harm(*packed(toy_classifier())))
 
 
 def test_drafts_that_others_have() -> None:
