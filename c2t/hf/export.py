@@ -31,7 +31,7 @@ def export(out: Path, draft: str, policy: Policy, target: str, overwrite: bool =
     the card names. InputError for drafts that others do not have, policies that do not decode exactly, and for a folder
     that is in use.
     """
-    checkpoints.check_out(out, overwrite, "Hub folder", lambda folder: (folder / GENERATE).is_file(), FILES)
+    _check_out(out, overwrite)
     draft = shared_draft(draft)
     TreeDecoding(draft, policy=policy)  # which refuses what will not decode
     inner = getattr(policy, "policy", policy)  # of a budget
@@ -55,11 +55,16 @@ def export(out: Path, draft: str, policy: Policy, target: str, overwrite: bool =
         **values,
     )
     with checkpoints.replacing(out) as new:
+        _check_out(out, overwrite)  # again: another export may have ended since
         (new / GENERATE).parent.mkdir()
         (new / GENERATE).write_text(code, encoding="utf-8")
         (new / GENERATE).with_name("requirements.txt").write_text(f"c2t>={c2t.__version__}\n", encoding="utf-8")
         (new / "README.md").write_text(str(card), encoding="utf-8")
     return draft
+
+
+def _check_out(out: Path, overwrite: bool) -> None:
+    checkpoints.check_out(out, overwrite, "Hub folder", lambda folder: (folder / GENERATE).is_file(), FILES)
 
 
 def shared_draft(draft: str) -> str:

@@ -40,7 +40,7 @@ def train(
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         classifier = TreeClassifier(config_of(nodes, settings))
-    return _fit(classifier, nodes, settings, out, logger, progress)
+    return _fit(classifier, nodes, settings, out, logger, overwrite, progress)
 
 
 def finetune(
@@ -70,7 +70,7 @@ def finetune(
         )
     classifier = TreeClassifier(config_of(nodes, settings))
     classifier.load_state_dict(source.state_dict())
-    return _fit(classifier, nodes, settings, out, logger, progress)
+    return _fit(classifier, nodes, settings, out, logger, overwrite, progress)
 
 
 class TrainClassifier(L.LightningModule):
@@ -131,12 +131,14 @@ def _fit(
     settings: TrainSettings,
     out: Path,
     logger: str,
+    overwrite: bool,
     progress: ProgressCallback,
 ) -> Result:
     module = TrainClassifier(classifier, nodes.validation, settings)
     with torch.inference_mode():
         before = evaluate(classifier.logits(nodes.validation.x), nodes.validation)
     with checkpoints.replacing(out) as folder, silenced_lightning(), _one_thread(), first_rank():
+        checkpoints.check_classifier_out(out, overwrite)  # again: another training may have ended since
         trainer = L.Trainer(
             accelerator="cpu",
             devices=1,
@@ -159,7 +161,12 @@ def _fit(
         best = TreeClassifier(replace(classifier.config, metrics=metrics._asdict()))
         best.load_state_dict(module.weights[chosen])
         best.eval().save_pretrained(folder)
-        _log_reliability(trainer.logger, best, nodes.validation, module.steps)
+    try:
+        with first_rank():
+            _log_reliability(trainer.logger, best, nodes.validation, module.steps)
+    except BaseException as error:
+        error.add_note(f"{out} holds the whole classifier; its reliability picture is missing")
+        raise
     return Result(
         classifier=best,
         out=out,
@@ -208,8 +215,9 @@ def _logger(name: str, folder: Path, out: Path, settings: TrainSettings) -> Logg
     """Return a logger. CSV files go into the classifier's own folder; the others write their runs next to it."""
     if name not in LOGGERS:
         raise InputError(f"unknown logger {name!r}; known: {', '.join(LOGGERS)}")
-    if name != "csv":
-        import_module(name)  # of an extra: raise before Lightning does, which words it otherwise
+    if name != "csv":  # of extras: raise before the training, and before Lightning does, which words it otherwise
+        import_module(name)
+        import_module("c2t.training.reliability")
     if name == "csv":
         logger = CSVLogger(folder, name="", version="")
     elif name == "tensorboard":

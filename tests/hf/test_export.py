@@ -150,6 +150,19 @@ def test_the_card_names_the_model_and_the_folder(tmp_path: Path, monkeypatch: py
         assert 'custom_generate="user/my trees"' in card
 
 
+def test_an_export_that_came_in_between_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(draft: str) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr("c2t.hf.export.shared_draft", shared_draft)
+            export(tmp_path / "out", draft, Eagle2(K=3), "a/b")
+        return draft
+
+    monkeypatch.setattr("c2t.hf.export.shared_draft", late)
+    with pytest.raises(InputError, match="holds a Hub folder: replace it with --overwrite"):
+        export(tmp_path / "out", "tiny", Eagle2(K=4), "a/b")
+    assert "K=3" in (tmp_path / "out" / "custom_generate" / "generate.py").read_text()
+
+
 def test_what_is_in_the_way_is_kept(tmp_path: Path) -> None:
     policy = C2T(TreeClassifier.from_pretrained("tiny"))
     export(tmp_path / "out", "tiny", policy, "a/b")

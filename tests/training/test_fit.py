@@ -2,6 +2,8 @@
 
 import csv
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,6 +224,54 @@ def test_a_failure_leaves_nothing(harvest: Path, tmp_path: Path, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         train([harvest], tmp_path / "made" / "classifier", QUICK)
     assert list((tmp_path / "made").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda harvest, out: train([harvest], out, QUICK),
+        lambda harvest, out: finetune([harvest], TreeClassifier(), out, QUICK),
+    ],
+    ids=["train", "finetune"],
+)
+def test_a_classifier_that_came_while_the_rows_were_read_stays(
+    harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path, Path], training.Result]
+) -> None:
+    out = tmp_path / "classifier"
+
+    def late(*given: object) -> NodeData:
+        TreeClassifier().save_pretrained(out)
+        return NodeData(*given)
+
+    monkeypatch.setattr(training, "NodeData", late)
+    with pytest.raises(InputError, match="holds a classifier: replace it with --overwrite"):
+        call(harvest, out)
+    assert TreeClassifier.from_pretrained(out).config == ClassifierConfig()
+
+
+def test_a_picture_that_fails_loses_no_classifier(
+    harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the network is gone")
+
+    monkeypatch.setattr(training, "_log_reliability", fail)
+    with pytest.raises(OSError, match="the network is gone") as raised:
+        train([harvest], tmp_path / "classifier", replace(QUICK, min_steps=10, epochs=1))
+    out = tmp_path / "classifier"
+    assert raised.value.__notes__ == [f"{out} holds the whole classifier; its reliability picture is missing"]
+    assert TreeClassifier.from_pretrained(out).config.pair == "toy"
+
+
+def test_a_package_of_the_picture_is_missed_before_the_training(
+    harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.delitem(sys.modules, "c2t.training.reliability", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(L.Trainer, "fit", lambda *_: pytest.fail("trained"))
+    with pytest.raises(ModuleNotFoundError, match="matplotlib"):
+        train([harvest], tmp_path / "classifier", QUICK, logger="wandb")
 
 
 @pytest.mark.slow
