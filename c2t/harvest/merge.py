@@ -15,7 +15,7 @@ from c2t.output.progress import ProgressCallback
 from c2t.records.reader import describe, further_columns, read_shards, read_texts
 from c2t.records.schema import COLUMNS, MANIFEST, Harvest
 from c2t.records.writer import ShardWriter, difference, open_folder, sole_writer
-from c2t.storage.atomic import NEW, delete, sibling
+from c2t.storage.atomic import NEW, check_replaceable, delete, sibling
 
 VARYING = ("live", "hardware")  # entries of the environment in which shards may differ; the others are versions
 
@@ -50,6 +50,7 @@ def merge(
     minutes were over. The shards stay. progress: as in `harvest`. InputError for shards that are missing, unfinished,
     damaged, there twice, or of different harvests or versions of c2t; then nothing is merged.
     """
+    check_replaceable(out)
     parts = read_parts(folder)
     if not any(part.harvest.rows for part in parts):
         raise InputError(NOTHING)

@@ -19,6 +19,7 @@ from c2t.records.schema import COLUMNS, MANIFEST, METADATA, REPLACED, SCHEMA_VER
 from c2t.storage.atomic import (
     NEW,
     TEMPORARY,
+    check_replaceable,
     check_writable_name,
     delete,
     new_file,
@@ -57,8 +58,8 @@ def open_folder(folder: Path, resume: bool = False, overwrite: bool = False) -> 
         raise InputError("--resume continues what --overwrite deletes: give one of them")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder")
-    if overwrite and folder.is_mount():
-        raise InputError(f"{folder} is a mount point, which nothing can replace: give a folder inside it")
+    if overwrite:
+        check_replaceable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

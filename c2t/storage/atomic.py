@@ -77,7 +77,9 @@ def sibling(path: Path, ending: str) -> Path:
 
 
 def check_writable_name(path: Path) -> None:
-    """Raise InputError for a folder whose name leaves no room for its siblings, or is not UTF-8."""
+    """Raise InputError for a folder without siblings, or whose name leaves no room for theirs or is not UTF-8."""
+    if not Path(os.path.realpath(path)).name:
+        raise InputError(f"{path} is the root of the file system: give a folder inside it")
     longest = sibling(path, max(NEW, OLD, TRASH, key=len))
     check_utf8(longest)
     there = next(parent for parent in longest.parents if parent.exists())
@@ -85,6 +87,12 @@ def check_writable_name(path: Path) -> None:
         (there / longest.name).exists()
     except OSError as error:
         raise InputError(f"{path}: {one_line(error)}: give a folder with a shorter name") from error
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise InputError for a mount point, before any work is done for it: no other folder can take its name."""
+    if Path(os.path.realpath(path)).is_mount():
+        raise InputError(f"{path} is a mount point, which nothing can replace: give a folder inside it")
 
 
 def is_folder(path: Path) -> bool:

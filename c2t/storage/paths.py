@@ -11,7 +11,7 @@ import platformdirs
 from safetensors import SafetensorError
 
 from c2t.errors import InputError, one_line, short_repr
-from c2t.storage.atomic import check_writable_name, new_folder, standing
+from c2t.storage.atomic import check_replaceable, check_writable_name, new_folder, standing
 from c2t.storage.checked import from_json, read_file
 from c2t.storage.lock import check_utf8
 from c2t.storage.published import PUBLISHED, PublishedPair
@@ -210,6 +210,7 @@ def check_out(out: Path, overwrite: bool, what: str, is_one: Callable[[Path], bo
 
     what: the kind, in a word or two. is_one: returns True for a folder of it. files: names that it may hold.
     """
+    check_replaceable(out)
     check_writable_name(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: give a folder")

@@ -162,6 +162,11 @@ def test_a_merge_without_room_is_to_be_run_again(shards: Path, tmp_path: Path) -
     assert not (tmp_path / ".out.new").exists()
 
 
+def test_nothing_is_merged_for_a_mount_point(shards: Path) -> None:
+    with pytest.raises(InputError, match="/proc is a mount point, which nothing can replace"):
+        merge(shards, Path("/proc"), progress=lambda *_: pytest.fail("a text was merged"))
+
+
 DATED = "{% for m in messages %}{{ m.content }}{% endfor %} 2026-11-2"
 
 

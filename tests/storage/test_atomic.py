@@ -52,6 +52,8 @@ def test_every_name_of_a_folder_can_be_replaced_or_is_refused_before(tmp_path: P
         with new_folder(tmp_path / "made" / name) as new:
             (new / text).touch()
     assert [path.name for path in (tmp_path / "made").rglob("*")] == [name, "second"]
+    with pytest.raises(InputError, match="/ is the root of the file system: give a folder inside it"):
+        check_writable_name(Path("/"))
     for made in ("made", "not made"):
         with pytest.raises(InputError, match="name too long: give a folder with a shorter name"):
             check_writable_name(tmp_path / made / ("a" * 249))

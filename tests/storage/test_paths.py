@@ -136,6 +136,13 @@ def test_only_classifiers_are_replaced_and_only_on_request(tmp_path: Path) -> No
     checkpoints.check_classifier_out(tmp_path, overwrite=True)
 
 
+def test_a_mount_point_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc")
+    for out in (Path("/proc"), tmp_path / "link", Path("/")):
+        with pytest.raises(InputError, match=f"{out} is a mount point, .*: give a folder inside it"):
+            checkpoints.check_classifier_out(out, overwrite=False)
+
+
 def test_without_a_checkout_the_package_is_read_and_users_folders_are_written(tmp_path: Path, monkeypatch) -> None:
     package = tmp_path / "site-packages" / "c2t"
     (package / "shipped" / "checkpoints" / "tiny" / "target").mkdir(parents=True)
