@@ -115,7 +115,10 @@ class StaticSession:
 
     def refuse_nan(self) -> None:
         """See `DraftSession.refuse_nan`."""
-        refuse_nan(self.owner.phase.is_broken)
+        broken = self.owner.phase.is_broken
+        if broken:
+            self.owner.phase = None  # idle rows would keep the NaN, and the next generation would count it
+        refuse_nan(broken)
 
     def join(self, other: Any) -> None:
         """Raise InputError: graphs have a fixed number of rows."""

@@ -8,6 +8,7 @@ from c2t.classifier import ClassifierConfig, TreeClassifier
 from c2t.cuda_graphs.draft import StaticDraft, StaticPolicy
 from c2t.errors import InputError
 from c2t.policies import C2T, Chain, Eagle2, EntropyTree, JointThreshold, Plain
+from c2t.protocols import Policy
 from c2t.sampling import Sampling
 from tests.marks import slow_except
 from tests.rounding import assert_same_column
@@ -71,14 +72,20 @@ def test_what_has_no_fixed_shapes_is_refused() -> None:
         StaticDraft(deep_pairs()["mtp"][1], Eagle2(), rows=1, capacity=64)
 
 
-def test_a_draft_that_is_not_a_number_is_named() -> None:
+@pytest.mark.parametrize("policy", [Eagle2(K=2, levels=4, N=8), JointThreshold(0.01, K=3, W=3, levels=3)])
+def test_a_draft_that_is_not_a_number_is_named_and_leaves_none(policy: Policy) -> None:
+    """The next generation has fewer rows: those without a text count, too."""
     target = toy_target()
     draft = random_eagle(target)
-    draft.head.layers[0].mlp.down_proj.weight.data.fill_(float("nan"))
-    policy = Eagle2(K=2, levels=4, N=8)
-    static = StaticDraft(draft, policy, rows=1, capacity=64)
+    weight = draft.head.layers[0].mlp.down_proj.weight.data
+    whole = weight.clone()
+    static = StaticDraft(draft, policy, rows=2, capacity=64)
+    weight.fill_(float("nan"))
     with pytest.raises(InputError, match="the draft's logits contain NaN"):
-        run(target, static, StaticPolicy(policy), PROMPTS[:1], new=4)
+        run(target, static, StaticPolicy(policy), PROMPTS[:2], new=4)
+    weight.copy_(whole)
+    expected, _ = run(target, draft, policy, PROMPTS[:1], new=8)
+    assert run(target, static, StaticPolicy(policy), PROMPTS[:1], new=8)[0] == expected
 
 
 def test_no_level_is_drafted_long_after_the_last_survivor() -> None:
