@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
@@ -22,13 +22,14 @@ from c2t.kernels.device import checked_device
 from c2t.kernels.features import FEATURES, WIDE, Column
 from c2t.kernels.network import COLUMNS, Network, confidence, serves
 from c2t.storage import paths as checkpoints
-from c2t.storage.checked import CLOSED, Positive, Share, check_fields, from_json, read_file
+from c2t.storage.checked import CLOSED, Positive, Share, check_fields, check_version, from_json, read_file
 from c2t.storage.checksum import checksum
 
-SCHEMA_VERSION = 1
-CONDITIONAL = "accepted_given_parent"  # label: acceptance of a node if its parent is accepted
+SCHEMA_VERSION: Final = 1
+CONDITIONAL: Final = "accepted_given_parent"  # label: acceptance of a node if its parent is accepted
 OLD_LABELS = {"step": CONDITIONAL}  # in files of version 0.1
 FILES = ("config.json", "model.safetensors")
+STORED = {torch.float32, torch.float16, torch.bfloat16, torch.float64}  # types of weights in files
 CARD = Path(__file__).with_name("classifier_card.md")  # a template of Jinja
 
 
@@ -69,7 +70,7 @@ def check_weights(inputs: int, hidden: int, layers: int) -> None:
         )
 
 
-Label = Annotated[str, BeforeValidator(lambda label: OLD_LABELS.get(label, label) if isinstance(label, str) else label)]
+LabelName = Literal["accepted", "accepted_given_parent", "ratio"]  # see `c2t.training.settings.LABELS`
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class ClassifierConfig:
     features: tuple[str, ...] = ("joint_prob", "entropy", "depth")
     hidden: Hidden = 48
     layers: Layers = 2
-    label: Label = "accepted"  # see `c2t.training.settings.LABELS`
+    label: LabelName = "accepted"
     widths: dict[str, Annotated[int, Field(ge=1, le=2**20)]] = field(
         default_factory=dict
     )  # inputs of each feature that has several
@@ -96,15 +97,13 @@ class ClassifierConfig:
     beta: Share = 0.5  # recommended threshold
     metrics: dict[str, Finite] = field(default_factory=dict)
     validation_prompts: tuple[str, ...] = ()  # "file:question_id" of the prompts that the metrics were measured on
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
 
     def __post_init__(self):
         check_fields(self)
         known_features(self.features)
         if missing := [name for name in self.features if name in WIDE and name not in self.widths]:
             raise InputError(f"widths must name the number of inputs of {missing[0]}")
-        if self.schema_version != SCHEMA_VERSION:
-            raise InputError(f"schema version {self.schema_version}; this version of c2t reads {SCHEMA_VERSION}")
         check_weights(self.inputs, self.hidden, self.layers)
 
     @property
@@ -254,6 +253,7 @@ def _readable(feature: Any) -> bool:
 class _Saved(ClassifierConfig):
     """Content of config.json. sha256: checksum of the rest and of the weights; None in older ones."""
 
+    label: Annotated[LabelName, BeforeValidator(lambda label: OLD_LABELS.get(str(label), label))] = "accepted"
     sha256: str | None = None
 
 
@@ -277,6 +277,7 @@ def _read_config(path: Path) -> _Saved:
     text = read_file(path)
     if b'"negatives_kept"' not in text:
         raise InputError(f"{path} does not describe a classifier of c2t")
+    check_version(text, path, SCHEMA_VERSION)
     return from_json(_Saved, text, path)
 
 
@@ -285,11 +286,17 @@ def _load_weights(model: TreeClassifier, path: Path) -> None:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} is missing or damaged: {one_line(error)}") from error
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    if shapes != expected:
-        size = f"{model.config.inputs} features and hidden {model.config.hidden}"
-        raise InputError(f"{path} does not fit its config.json ({size}): {shapes} instead of {expected}")
+    shapes, expected = (
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (weights, model.state_dict())
+    )
+    for name in [*expected, *shapes]:
+        if shapes.get(name) != expected.get(name):
+            size = f"{model.config.inputs} features and hidden {model.config.hidden}"
+            differ = " instead of ".join(f"{there.get(name, 'nothing')!s:.60}" for there in (shapes, expected))
+            raise InputError(f"{path} does not fit its config.json ({size}): {short_repr(name)} is {differ}")
+    if foreign := {tensor.dtype for tensor in weights.values()} - STORED:
+        raise InputError(f"{path} holds weights of {foreign.pop()}: give float32, float16, bfloat16 or float64")
+    weights = {name: tensor.float() for name, tensor in weights.items()}
     if not all(tensor.isfinite().all() for tensor in weights.values()):
-        raise InputError(f"{path} holds weights that are not finite")
+        raise InputError(f"{path} holds weights that are not finite in float32")
     model.float().load_state_dict(weights)

@@ -1,6 +1,7 @@
 """The network, its calibration, and what a saved classifier can be loaded with."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,10 +154,19 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def not_finite(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights["hidden.bias"][0] = float("nan")
-    save_file(weights, folder / "model.safetensors")
+def stored_as(dtype: torch.dtype, bias: float = 0) -> Callable[[Path], None]:
+    """Store the weights in this type, with this value as the first bias."""
+
+    def store(folder: Path) -> None:
+        weights = {name: value.double() for name, value in load_file(folder / "model.safetensors").items()}
+        weights["hidden.bias"][0] = bias
+        save_file({name: value.to(dtype) for name, value in weights.items()}, folder / "model.safetensors")
+
+    return store
+
+
+REFUSED = ("float8_e4m3fn", "complex64", "int8")
+MANY = {f"layers.{number}.weight": torch.ones(2) for number in range(400)}
 
 
 @pytest.mark.parametrize(
@@ -180,11 +190,15 @@ def not_finite(folder: Path) -> None:
         (lambda f: edit(f, features=["depth", "depth"]), "features name depth twice"),
         (lambda f: edit(f, features=["hidden"]), "widths must name the number of inputs of hidden"),
         (lambda f: edit(f, colour=1), "config.json: colour is not known"),
-        (lambda f: edit(f, schema_version=99), "schema version 99; this version of c2t reads 1"),
+        (lambda f: edit(f, label="twice"), "config.json: label = .twice. must be .accepted., .*.ratio."),
+        (lambda f: edit(f, schema_version=99, colour=1), "schema version 99; this version of c2t reads 1"),
         (lambda f: (f / "model.safetensors").unlink(), r"model\.safetensors is missing or damaged"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x10"), r"model\.safetensors is missing or damaged"),
         (lambda f: save_file({"x": torch.ones(2)}, f / "model.safetensors"), "does not fit"),
-        (not_finite, "not finite"),
+        (lambda f: save_file(MANY, f / "model.safetensors"), "hidden.weight. is nothing instead of .48, 3."),
+        (stored_as(torch.float32, float("nan")), "not finite in float32"),
+        (stored_as(torch.float64, 1e300), "not finite in float32"),
+        *((stored_as(getattr(torch, kind)), f"weights of torch.{kind}: give float32") for kind in REFUSED),
     ],
     ids=lambda value: "" if callable(value) else value.replace("\\", ""),
 )
@@ -193,6 +207,16 @@ def test_damage_is_named_in_one_line(folder: Path, damage, message: str) -> None
     with pytest.raises(InputError, match=message) as raised:
         TreeClassifier.from_pretrained(folder)
     assert "\n" not in str(raised.value)
+    assert len(str(raised.value).replace(str(folder), "")) < 250
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_floats_are_read(folder: Path, dtype: torch.dtype) -> None:
+    stored_as(dtype)(folder)
+    edit(folder, sha256=None)
+    stored = load_file(folder / "model.safetensors")
+    for name, value in TreeClassifier.from_pretrained(folder).state_dict().items():
+        assert value.equal(stored[name].float()), name
 
 
 def test_sizes_end_at_64_layers_and_2_to_the_24_weights() -> None:

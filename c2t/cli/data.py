@@ -141,7 +141,7 @@ def _merge(shards: Path, out: Path | None, overwrite: bool, json: str | None, co
     folder = out
     if folder is None:
         facts = read_parts(shards)[0].harvest.provenance
-        policy = "-mcsd+" * (facts["policy"] == "mcsd+")
+        policy = "-mcsd+" * (facts.get("policy") == "mcsd+")
         folder = checkpoints.harvest_of(checkpoints.check_name(facts["pair"], str(shards)) + policy)
     with progress_bar("merge", "texts") as report:
         done = merge(shards, folder, overwrite=overwrite, progress=report)

@@ -25,7 +25,7 @@ from c2t.records.schema import (
     Shard,
 )
 from c2t.storage.atomic import NEW, is_folder, sibling, standing
-from c2t.storage.checked import from_json, read_file
+from c2t.storage.checked import check_version, from_json, read_file
 from c2t.storage.checksum import checksum, file_checksum
 
 BATCH = 65_536
@@ -219,10 +219,8 @@ def read_shards(folder: Path) -> dict[str, Shard]:
             rows, schema = file.metadata.num_rows, file.schema_arrow
         if metadata is None:
             raise InputError(f"{path} is a Parquet file of another program, not a shard written by c2t harvest")
+        check_version(metadata, path, SCHEMA_VERSION)
         info = from_json(Shard, metadata, f"{path} is damaged: its metadata", "harvest again with --overwrite")
-        if info["schema_version"] != SCHEMA_VERSION:
-            version = info["schema_version"]
-            raise InputError(f"{path} has schema version {version}; this version of c2t reads {SCHEMA_VERSION}")
         _check_schema(schema, path)
         if info["prompts"][0] != prompts or info["trees"][0] != trees or rows != info["rows"]:
             raise InputError(f"{path} does not continue the shard before it: harvest again with --overwrite")
@@ -305,10 +303,9 @@ def _to_numpy(array: pa.Array) -> np.ndarray:
 def _read_manifest(path: Path) -> Manifest:
     remedy = "delete it and run c2t harvest --resume, which writes it again"
     text = read_file(path)
+    check_version(text, path, SCHEMA_VERSION)
     manifest = from_json(Manifest, text, f"{path} is damaged", remedy)
     rest = {name: value for name, value in json.loads(text.decode()).items() if name != "sha256"}
     if manifest.sha256 not in (None, checksum(rest)):
         raise InputError(f"{path} is damaged: it does not have its checksum; {remedy}")
-    if manifest.schema_version != SCHEMA_VERSION:
-        raise InputError(f"{path} is no manifest of schema version {SCHEMA_VERSION}")
     return manifest

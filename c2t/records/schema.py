@@ -56,7 +56,7 @@ class Harvest(NamedTuple):
 
 
 @with_config(EXTENSIBLE)
-class HarvestProvenance(TypedDict, total=False):
+class HarvestProvenance(TypedDict):
     """Entries of a manifest's provenance that training reads; others stay as they are."""
 
     pair: str | None

@@ -6,9 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
-from c2t.errors import InputError, one_line
+from c2t.errors import InputError, one_line, short_repr
 
 SMALL = 64 * 2**20  # bytes of a document at most; the largest are tokenizers, of some 20 MiB
 
@@ -63,6 +64,22 @@ def from_json(kind: Any, text: str | bytes, source: str | Path, remedy: str = ""
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         raise InputError(f"{source}: {_first(error)}{remedy and f'; {remedy}'}") from error
+
+
+@with_config(OPEN)
+class _Versioned(TypedDict):
+    schema_version: int
+
+
+def check_version(text: str | bytes, source: str | Path, version: int) -> None:
+    """Raise InputError for a JSON document of another schema version: its entries may be others, which `from_json`
+    would call damaged."""
+    try:
+        stated = _adapter(_Versioned).validate_json(text, strict=True)["schema_version"]
+    except ValidationError:  # `from_json` says what is wrong
+        return
+    if stated != version:
+        raise InputError(f"{source} has schema version {short_repr(stated)}; this version of c2t reads {version}")
 
 
 def check_fields(settings: Any) -> None:

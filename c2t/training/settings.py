@@ -7,8 +7,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from c2t.classifier import CONDITIONAL, Hidden, Layers, check_weights, known_features
-from c2t.errors import InputError
+from c2t.classifier import CONDITIONAL, Hidden, LabelName, Layers, check_weights, known_features
 from c2t.records.schema import Records
 from c2t.storage.checked import Positive, Share, check_fields
 
@@ -52,15 +51,13 @@ class TrainSettings:
     fraction: Share = 1.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     layers: Layers = 2
-    label: str = "accepted"
+    label: LabelName = "accepted"
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
     def __post_init__(self):
         check_fields(self)
         known_features(self.features)
         check_weights(len(self.features), self.hidden, self.layers)
-        if self.label not in LABELS:
-            raise InputError(f"label = {self.label!r} must be {' or '.join(LABELS)}")
 
 
 # The networks of the papers, and C2T's conditional one. All but the first learn from every negative, so that their

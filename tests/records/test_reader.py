@@ -115,8 +115,15 @@ def of_older_table(change: Callable[[pa.Table], pa.Table]) -> Damage:
 
     def damage(folder: Path) -> None:
         of_table(change)(folder)
+        of_manifest(checksums=None, sha256=None)(folder)
+
+    return damage
+
+
+def of_manifest(**entries: object) -> Damage:
+    def damage(folder: Path) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
-        (folder / "manifest.json").write_text(json.dumps(manifest | {"checksums": None, "sha256": None}))
+        (folder / "manifest.json").write_text(json.dumps(manifest | entries))
 
     return damage
 
@@ -136,6 +143,9 @@ def without(name: str) -> Damage:
     return lambda folder: (folder / name).unlink()
 
 
+PROVENANCE_WITHOUT = {
+    entry: {name: value for name, value in PROVENANCE.items() if name != entry} for entry in ("M", "pair")
+}
 NULL = pa.array([None], pa.float32())
 UNLISTED = "rows of prompts or trees that its manifest.json does not list"
 DAMAGES: dict[str, tuple[Damage, str]] = {
@@ -148,7 +158,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         of_table(lambda _: pa.table({"joint_prob": [0.5], "accepted": [True]})),
         f"{SHARD} is a Parquet file of another program",
     ),
-    "version": (of_metadata(schema_version=99), f"{SHARD} has schema version 99"),
+    "version": (of_metadata(schema_version=99, rows=None), f"{SHARD} has schema version 99; this version"),
+    "manifest's version": (of_manifest(schema_version=99, rows=None), "manifest.json has schema version 99"),
+    "no M": (of_manifest(provenance=PROVENANCE_WITHOUT["M"]), "manifest.json is damaged: provenance.M is missing"),
+    "no pair": (of_manifest(provenance=PROVENANCE_WITHOUT["pair"]), "damaged: provenance.pair is missing"),
     "metadata": (of_metadata(prompts="x"), f"{SHARD} is damaged: its metadata: prompts = 'x' must be a list"),
     "deep metadata": (
         of_table(lambda table: table.replace_schema_metadata({"c2t": "[" * 5000 + "]" * 5000})),
