@@ -281,6 +281,19 @@ def c2t(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [*map(str, words)])
 
 
+def test_shards_that_name_no_policy_have_a_default_folder(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("C2T_HOME", str(tmp_path))
+    for path in shards.glob(f"*/{MANIFEST}"):
+        manifest = json.loads(path.read_text()) | {"sha256": None}
+        del manifest["provenance"]["policy"]
+        manifest["provenance"]["pair"] = "small"
+        path.write_text(json.dumps(manifest))
+    assert c2t("harvest", "--merge", shards).exit_code == 0
+    assert (tmp_path / "data" / "harvest" / "small" / MANIFEST).is_file()
+
+
 @pytest.mark.slow
 def test_commands_by_torchruns_variables(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without --out: every process finds the place, and so does the merge."""
