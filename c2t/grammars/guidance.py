@@ -5,7 +5,7 @@ never sees a forbidden token either, since that leaves it in error for good.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any
@@ -38,27 +38,27 @@ NO_TEXT = "the constraint allows no token of this model's vocabulary"
 
 
 class GuidanceMatcher:
-    """A `c2t.grammars.constraint.Matcher` around one of llguidance."""
+    """A `c2t.grammars.constraint.Matcher` around one of llguidance. on_failure: called when it gives up."""
 
-    def __init__(self, matcher: Any, vocabulary: Vocabulary):
+    def __init__(self, matcher: Any, vocabulary: Vocabulary, on_failure: Callable[[], None] = lambda: None):
         self._matcher, self._tokens, self._eos = matcher, tokens_of(vocabulary), vocabulary.eos
+        self._on_failure = on_failure
 
     def consume(self, tokens: Sequence[int]) -> None:
         """See `Matcher.consume`."""
         if not self._matcher.consume_tokens(tokens):
-            raise InputError(f"the constraint cannot go on after tokens {list(tokens)}: {_error(self._matcher)}")
+            raise self._failure("cannot go on")
 
     def rollback(self, count: int) -> None:
         """See `Matcher.rollback`."""
         if not self._matcher.rollback(count):  # rules with max_tokens or stop cannot
-            raise InputError(f"the constraint cannot take tokens back: {_error(self._matcher)}")
+            raise self._failure("cannot take tokens back")
 
     def fill(self, mask: Mask) -> None:
         """See `Matcher.fill`."""
         self._matcher.unsafe_compute_mask_ptr(mask.address, mask.words.nbytes)
         if self._matcher.is_error():
-            said = _error(self._matcher)
-            raise InputError(NO_TEXT if said == EMPTY else f"the constraint is too complex to go on: {said}")
+            raise self._failure("is too complex to go on")
         if (token := mask.only) is not None and self._tokens.is_special_token(token):
             for first in self._spelled():
                 mask.set_only(first)
@@ -67,7 +67,7 @@ class GuidanceMatcher:
         """See `Matcher.allows`."""
         allowed = [self._allows(token) for token in tokens]
         if self._matcher.is_error():
-            raise InputError(f"the constraint is too complex to go on: {_error(self._matcher)}")
+            raise self._failure("is too complex to go on")
         return None if None in allowed else allowed
 
     def _allows(self, token: int) -> bool | None:
@@ -76,6 +76,12 @@ class GuidanceMatcher:
         if self._tokens.is_special_token(token):
             return None
         return self._matcher.validate_tokens([token]) == 1
+
+    def _failure(self, what: str) -> InputError:
+        """Return why it gives up."""
+        self._on_failure()
+        said = _error(self._matcher)
+        return InputError(NO_TEXT if said == EMPTY else f"the constraint {what}: {said}")
 
     def forced_text(self) -> bytes:
         """See `Matcher.forced_text`."""
@@ -104,20 +110,25 @@ class Compiled:
 
     def __init__(self, kind: str, source: str, vocabulary: Vocabulary):
         self.kind, self.source, self.vocabulary = kind, source, vocabulary
-        self._made = self._compile()
+        self._made: Any = self._compile()
 
     def matcher(self) -> GuidanceMatcher:
         """Return a matcher at a text's beginning."""
-        made = self._copy()
+        matcher = self._copy()
         try:
-            made.fill(Mask(self.vocabulary.size))
+            matcher.fill(Mask(self.vocabulary.size))
         except InputError:
-            self._made = self._compile()
-            made = self._copy()
-        return made
+            matcher = self._copy()
+        return matcher
 
     def _copy(self) -> GuidanceMatcher:
-        return GuidanceMatcher(self._made.deep_copy(), self.vocabulary)
+        made = self._made = self._made or self._compile()
+
+        def worn_out() -> None:
+            if self._made is made:
+                self._made = None
+
+        return GuidanceMatcher(made.deep_copy(), self.vocabulary, worn_out)
 
     def _compile(self) -> Any:
         """Return llguidance's matcher, which has computed a mask and can take tokens back."""

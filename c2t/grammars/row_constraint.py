@@ -90,11 +90,11 @@ class RowConstraint:
             self._remember_run(path, tokens)
         if path in self._forced:
             return [token == self._forced[path] for token in tokens]
+        if (mask := self._masks.get(path)) is not None:
+            return [token in mask for token in tokens]
         if (allowed := self._allowed.get(path)) is None:
             return None
         if new := [token for token in tokens if token not in allowed]:
-            if (mask := self._masks.get(path)) is not None:
-                return [token in mask for token in tokens]
             answer = None
             with suppress(InputError):
                 answer = self._ask(path, lambda matcher: matcher.allows(new))

@@ -244,6 +244,18 @@ def test_answers_about_tokens_are_those_of_the_mask(name: str) -> None:
     assert seen[False]
 
 
+@pytest.mark.parametrize("seed", [2, 5])
+def test_trees_that_use_up_the_lexer_of_a_grammar_cost_no_text(seed: int) -> None:
+    tags = Grammar.json_schema({"type": "string", "pattern": "^[a-z]{1,20}(,? ?[a-z]{1,20}){0,30}$"})
+    policies = Plain(), Eagle2(K=6, N=30), Eagle2(K=6, N=30), Plain()
+    compiled.cache_clear()
+    settings = {"temperature": 1.0, "seed": seed, "constraint": tags}
+    texts = [
+        SpeculativeDecoder(tiny(), policy).generate("def main():", 64, **settings).sequences for policy in policies
+    ]
+    assert texts == texts[:1] * 4
+
+
 def test_a_text_that_uses_up_the_lexer_of_a_grammar_costs_no_other_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(guidance.LIMITS, "max_lexer_states", 30_000)
     compiled.cache_clear()
@@ -353,10 +365,9 @@ def test_answers_about_the_tokens_of_a_tree_replace_most_masks(
 
 @dataclass(frozen=True)
 class Without:
-    """A constraint that forbids some tokens everywhere. filled: notes of its masks."""
+    """A constraint that forbids some tokens everywhere."""
 
     tokens: frozenset[int]
-    filled: tuple[list[int], ...] = ([],)
 
     def matcher(self, vocabulary: Vocabulary) -> "Without":
         return self
@@ -375,7 +386,6 @@ class Without:
         return [token not in self.tokens for token in tokens]
 
     def fill(self, mask: Mask) -> None:
-        self.filled[0].append(len(self.tokens))
         mask.words.fill(0xFFFFFFFF)
         for token in self.tokens:
             mask.words[token >> 5] &= ~np.uint32(1 << (token & 31))
@@ -384,23 +394,31 @@ class Without:
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
 @needs_smollm2
 def test_candidates_in_the_place_of_forbidden_ones_are_those_of_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tree(forbidden: list[int], prompt: str) -> tuple[list[int], int]:
-        """The tokens of the first round's tree, and the number of its masks."""
-        steps, constraint = [], Without(frozenset(forbidden), ([],))
-        policy = Eagle2(K=6, levels=1, N=7)
-        SpeculativeDecoder(smollm2(), policy).generate(prompt, 2, constraint=constraint, watch=steps.append)
-        return steps[1].tree.token[0, 1:].tolist(), len(constraint.filled[0])
+    draftable, masks = Constraints.draftable, Counter()
 
-    masks = Counter()
+    def counted(self: Constraints, row: int, path: tuple[int, ...]) -> Mask | None:
+        masks[count] += 1
+        return draftable(self, row, path)
+
+    def tree(forbidden: list[int], prompt: str) -> list[int]:
+        """The tokens of the first round's tree."""
+        steps, policy = [], Eagle2(K=6, levels=1, N=7)
+        constraint = Without(frozenset(forbidden))
+        SpeculativeDecoder(smollm2(), policy).generate(prompt, 2, constraint=constraint, watch=steps.append)
+        return steps[1].tree.token[0, 1:].tolist()
+
+    monkeypatch.setattr(Constraints, "draftable", counted)
+    count = 0
     for prompt in ("Invent a person.", "Count to ten.", "What is the weather?"):
-        best, _ = tree([], prompt)
+        count = 0
+        best = tree([], prompt)
         for count in range(1, 6):
-            found, masks[count] = tree(best[:count], prompt)
+            found = tree(best[:count], prompt)
             with monkeypatch.context() as patch:
-                patch.setattr(Constraints, "ask_draftable", lambda self, row, path, tokens: self.draftable(row, path))
-                exact, _ = tree(best[:count], prompt)
+                patch.setattr(Constraints, "ask_draftable", lambda self, row, path, tokens: draftable(self, row, path))
+                exact = tree(best[:count], prompt)
             assert set(found) == set(exact)
-    assert masks[1] == 1  # that of the first token, which no tree has
+    assert masks[0] == masks[1] == 0
 
 
 @pytest.mark.skipif(kernels() is None, reason="no C compiler here, or C2T_MARCH=off")
