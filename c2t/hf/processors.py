@@ -95,6 +95,8 @@ class TextProcessors:
             for index, row in enumerate(sequence.tolist()):
                 if texts[index] is not None:
                     scores[index] = LogitsProcessorList([step[row]])(texts[index][None], scores[index][None])[0]
+        for index in (index for index, text in texts.items() if text is None):
+            scores[index] = logits[index]  # those of scores alone may leave no token that a constraint allows
         return scores
 
     def of_scores(self) -> "TextProcessors":

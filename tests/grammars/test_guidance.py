@@ -478,6 +478,19 @@ def test_every_call_of_generate_starts_again_and_beams_are_refused() -> None:
             generate(ids, 60, num_beams=4)
 
 
+def test_trees_that_meet_the_limit_of_tokens_leave_what_the_constraint_allows() -> None:
+    pair = load_pair("tiny", dtype=torch.float32)
+    ends, prompt = sorted(pair.target.eos), torch.tensor([[5, 6, 7]])
+    settings = {"pad_token_id": 0, "eos_token_id": ends, "do_sample": True, "top_k": 1, "temperature": 1.2}
+    for count in (8, 24):
+        processors = [ConstraintProcessor(Grammar.regex("(foo|foobar)+!"), pair.tokenizer, ends) for _ in range(2)]
+        plain, trees = (
+            pair.target.model.generate(prompt, logits_processor=[one], max_new_tokens=count, **settings, **how)
+            for one, how in zip(processors, ({}, {"custom_generate": TreeDecoding("tiny", policy=POLICY)}), strict=True)
+        )
+        assert plain.equal(trees)
+
+
 def test_calls_of_generate_go_on_with_trees_too() -> None:
     """Where the last call's limit of tokens has cut the text, whether that call had trees or not."""
     pair = load_pair("tiny", dtype=torch.float32)
