@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -88,6 +89,18 @@ class TableMatcher:
         if self.dead_end is not None and token == self.dead_end:
             return torch.zeros_like(self.allowed[token])
         return self.allowed[token]
+
+
+def give_up_after(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    """Let every text's constraint give up after so many tokens."""
+    advance = RowConstraint.advance
+
+    def limited(self: RowConstraint, new: Sequence[int]) -> None:
+        if self.committed >= tokens:
+            raise InputError("the constraint is too complex to go on: a test")
+        advance(self, new)
+
+    monkeypatch.setattr(RowConstraint, "advance", limited)
 
 
 class GivesUp(TableMatcher):
