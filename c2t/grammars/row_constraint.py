@@ -34,7 +34,7 @@ class RowConstraint:
         self._matcher = begin()
         self._text: list[int] = []  # committed
         self._at: Path = ()  # what the matcher has consumed after the root
-        self._masks: dict[Path, Mask | None] = {}
+        self._masks: dict[Path, Mask] = {}
         self._allowed: dict[Path, dict[int, bool]] = {}  # path -> tokens, where none must follow it
         self._forced: dict[Path, int] = {}  # path -> the only token that may follow it
         self._guessed: dict[Path, int] = {}  # path -> probably the only one
@@ -78,7 +78,9 @@ class RowConstraint:
         """Return the tokens that may follow a path. None where nothing may be drafted: after the end of the text, and
         after a token that the constraint forbids."""
         if path not in self._masks:
-            self._masks[path] = self._filled(path) if self._possible(path) else None
+            if not self._possible(path):
+                return None
+            self._masks[path] = self._filled(path)
         return self._masks[path]
 
     def allows(self, path: Path, tokens: Path) -> list[bool] | None:

@@ -228,7 +228,7 @@ static void exclude_forbidden(const plan *p, const head *h, const text *t, const
         long r = m->now.row[i], at = r * tree->slots + m->now.slot[i], length = tree->depth[at] + 1;
         int64_t path[length + 1];
         for (long step = length; step > 0; at = r * tree->slots + tree->parent[at]) path[--step] = tree->token[at];
-        int64_t only, children[p->K], *top = m->top + i * p->K;
+        int64_t children[p->K], *top = m->top + i * p->K;
         float *log_prob = m->log_prob + i * p->K, *logits = m->logits + i * size;
         uint8_t follows[p->K];
         const uint32_t *mask = 0;
@@ -239,7 +239,7 @@ static void exclude_forbidden(const plan *p, const head *h, const text *t, const
             long count = 0;
             for (; count < p->K && log_prob[count] > -INFINITY; count++) children[count] = token_of(h, t, r, top[count]);
             memset(follows, 1, p->K);
-            mask = ask(r, path, length, children, count, follows, &only);
+            mask = ask(r, path, length, children, count, follows, 0);
             done = !mask && exclude(p, follows, count, top, log_prob, &before);
             for (long c = 0; c < count; c++)
                 if (!done && !follows[c]) logits[top[c]] = -INFINITY;
