@@ -180,7 +180,8 @@ def test_text_that_looks_like_a_special_token_has_the_tokens_of_plain_decoding()
     pair, first = replace(tiny(), tokenizer=tokenizer), tokenizer.convert_tokens_to_ids("<")
     assert tokenizer.convert_tokens_to_ids("</") != tokenizer.unk_token_id
     for number in range(8):
-        settings = {"temperature": number % 2, "seed": number, "constraint": Grammar.regex("(</s>){12}[a-z ]{30}")}
+        constraint = Grammar.regex("(</s>){12}[a-z ]{30}")
+        settings = {"temperature": float(number % 2), "seed": number, "constraint": constraint}
         plain, tree = (
             SpeculativeDecoder(pair, policy).generate([[first, 5 + number] * 12], 60, **settings).sequences
             for policy in (Plain(), POLICY)
