@@ -150,7 +150,7 @@ class DraftGraph:
         self.tokens, self.count, self.root = (
             hidden(shape, dtype=torch.long) for shape in ((rows, self.most_committed), rows, rows)
         )
-        self.features = hidden(rows, self.most_committed, like.observed.shape[2])
+        self.features = hidden(rows, self.most_committed, like.hidden.shape[2])
         self.hidden = hidden(rows, ends[-1], like.hidden.shape[2])
         exact = torch.float64 if like.hidden.dtype == torch.float64 else torch.float32
         self.tree = StaticTree.rooted(self.root, ends[-1], exact)

@@ -449,8 +449,12 @@ class PackedLayers:
         tapped: dict[int, Tensor | None],
         offset: int = 0,
         read: Float[Tensor, "R O"] | None = None,
+        kept: Int[Tensor, " k"] | None = None,
     ) -> None:
         """Replace R states by the last layer's outputs.
+
+        kept: rising numbers of the states whose outputs are wanted, which become x[:k]; those of the others are not
+        computed.
 
         turns: tables of cosines and sines of all positions below P, for half of the dimensions that turn; IndexError
         for a state that stands at none of these. buffers: keys and values of each layer, to which the states' own are
@@ -466,6 +470,7 @@ class PackedLayers:
         assert len(buffers) == len(self)
         assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "what reads more than states needs `read`"
         assert read is None or read.shape == (len(x), self.reads.struct.outputs)
+        assert kept is None or not tapped
         assert not self.window or sight.windowed is not None
         taps = (ctypes.c_void_p * (len(self) + 1))()
         for number in tapped:
@@ -484,7 +489,8 @@ class PackedLayers:
             *((*pointers(table, (real, real)), table[0].shape[1], len(table[0])) for table in turns)
         )
         states, first = pointer(x, real), None if read is None else pointer(read, real)
-        stack = (self.structs, len(self), states, first, tables, pointer(positions, whole), len(x))
+        wanted = (None, 0) if kept is None else (pointer(kept, whole), len(kept))
+        stack = (self.structs, len(self), states, first, tables, pointer(positions, whole), len(x), *wanted)
         if kernels().decoder_layers(*stack, cache, seen, pointer(room, real), ctypes.addressof(taps), threads):
             raise IndexError(f"a state at a position that is not among the {len(turns[0][0])} known ones")
 

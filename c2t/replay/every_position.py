@@ -1,7 +1,7 @@
 """Exact replay of every position of a text: each one is the root of a round that some live run could visit.
 
-Drafts read a text causally, so one pass over its true features gives the keys, values and root states of all positions.
-Their trees are drafted as rows of one batch over that shared prefix.
+Drafts read a text causally, so one pass over its true features gives the keys and values of all positions. Their trees
+are drafted as rows of one batch over that shared prefix.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,5 +60,7 @@ def forks(drafter: DraftModel, text: Continuation) -> Iterator[tuple[Int[Tensor,
         draft.observe(*observed)
     for position in torch.arange(text.prompt, last + 1, device=text.tokens.device).split(CHUNK):
         with torch.inference_mode():
-            fork = draft.fork(last - position)
+            fork = draft.fork(last - position + 1)
+            tokens, features = text.tokens.unfold(0, 2, 1)[position - 1], text.features[position - 1, None]
+            fork.observe(tokens, features, torch.ones_like(position))
         yield position, fork

@@ -50,8 +50,9 @@ WITH_NGRAMS, FASTEST = "+ n-grams", "the fastest setting"
 SCHEMAS, TOOLS = "JSON", "tool calls"
 CHOSEN_ON = {SCHEMAS: 8, TOOLS: 6}  # prompts of each set, the last ones, that settings are chosen on
 TREES = (  # besides the pair's own policy
-    *("threshold:threshold=0.1,K=4,W=4,levels=4", "threshold:threshold=0.05,K=6,W=6,levels=5"),
-    *("threshold:threshold=0.1,K=6,W=6,levels=2", "eagle2:K=4,levels=4,N=8"),
+    *("threshold:threshold=0.1,K=4,W=4,levels=4", "threshold:threshold=0.15,K=4,W=4,levels=6"),
+    *("threshold:threshold=0.2,K=3,W=3,levels=6", "budget:of=threshold:threshold=0.05,K=4,W=4,levels=6"),
+    "budget:of=threshold:threshold=0.05,K=4,W=4,levels=10",
 )
 
 

@@ -686,31 +686,34 @@ static inline long first_seen(const layer *l, int64_t position, long prefix) {
     return first < prefix ? first : prefix;
 }
 
-/* Attention of all tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. */
-static void attention(const layer *l, const float *qkv, const int64_t *position, const void *keys, long rows,
-                      const cache *c, const sight *s, float *weights, void *y) {
+/* Attention of tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. kept: numbers of these
+   tokens in qkv, NULL if they are all. */
+static void attention(const layer *l, const float *qkv, const int64_t *position, const void *keys, const int64_t *kept,
+                      long rows, const cache *c, const sight *s, float *weights, void *y) {
+#define TOKEN(R) (kept ? kept[R] : (R))
     const uint8_t *mask = l->window ? s->windowed : s->mask;
     long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
     long kind = !c->is_bf16 ? FP32 : l->qkv.kind == BF16_AMX ? BF16_AMX : BF16;
     long mine = omp_get_thread_num(), threads = omp_get_num_threads(), item = 0;
     for (long from = 0, to; from < rows; from = to) {
-        for (to = from + 1; to < rows && s->first[to] == s->first[from]; to++) {}
+        for (to = from + 1; to < rows && s->first[TOKEN(to)] == s->first[TOKEN(from)]; to++) {}
         long all = (to - from) * group, parts = (all + W - 1) / W;
         if (to - from == rows) parts = even_parts(all, l->kv_heads, threads); /* several texts are items enough */
         for (long part = 0; part < parts; part++)
             for (long h = 0; h < l->kv_heads; h++) {
                 if (item++ % threads != mine) continue;
                 queries of = {.count = 0, .kind = l->out.kind, .first = part < threads, .scale = l->scale};
-                long prefix = s->prefix[from], begin = prefix; /* none of them sees the slots before `begin` */
+                long prefix = s->prefix[TOKEN(from)], begin = prefix; /* none of them sees the slots before `begin` */
                 for (long q = part * all / parts; q < (part + 1) * all / parts; q++) {
-                    long r = from + q / group, head = h * group + q % group, first = first_seen(l, position[r], prefix);
-                    of.from[of.count] = qkv + (r * heads + head) * dim;
+                    long r = from + q / group, token = TOKEN(r), head = h * group + q % group;
+                    long first = first_seen(l, position[token], prefix);
+                    of.from[of.count] = qkv + (token * heads + head) * dim;
                     of.to[of.count] = input_at(y, (r * l->heads + head) * dim, of.kind);
                     of.begin[of.count] = first, begin = first < begin ? first : begin;
-                    of.mask[of.count++] = mask + r * s->slots;
+                    of.mask[of.count++] = mask + token * s->slots;
                 }
                 for (long q = 0; q < of.count; q++) of.begin[q] -= begin;
-                long at = h * c->head + (s->first[from] + begin) * dim;
+                long at = h * c->head + (s->first[TOKEN(from)] + begin) * dim;
                 const void *key = slot(keys, at, kind), *value = slot(keys, at + c->values, kind);
                 attend(&of, key, value, prefix - begin, s->slots, dim, kind, weights);
             }
@@ -758,14 +761,16 @@ static void add_output(const layer *l, const matrix *m, void *inputs, const floa
     add_normalised(room, norm, l->epsilon, rows, m->outputs, x);
 }
 
-/* Layers of the same shape, x (rows, hidden) in place. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
+/* Layers of the same shape, x (rows, hidden) in place. kept: rising numbers of the `many` tokens whose outputs are
+   wanted, which then are the first rows of x; NULL for all. The last layer makes no more of the others than their keys
+   and values. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
    heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. read: the first
    layer's queries, keys and values (rows, (heads + 2 kv_heads) dim), if they are not made from x; they are turned in
-   place. taps: where the inputs of each layer go, and the last one's outputs; each may be NULL. threads: torch's
+   place. taps: where the inputs of each layer go, and the last one's wanted outputs; each may be NULL. threads: torch's
    number, since its OpenMP may be another one than this file's. Returns 1 if a position is not known. */
 int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *tables,
-                   const int64_t *position, long rows, const cache *c, const sight *s, float *room, float *const *taps,
-                   int threads) {
+                   const int64_t *position, long rows, const int64_t *kept, long many, const cache *c, const sight *s,
+                   float *room, float *const *taps, int threads) {
     for (const layer *l = layers; l < layers + count; l++)
         for (long r = 0; r < rows && l->table >= 0; r++)
             if (position[r] < 0 || position[r] >= tables[l->table].positions) return 1;
@@ -778,7 +783,9 @@ int decoder_layers(const layer *layers, long count, float *x, float *read, const
     {
         join_barrier(&here);
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
+        long left = rows;
         for (const layer *l = layers; l < layers + count; l++) {
+            const int64_t *wanted = l == layers + count - 1 ? kept : NULL;
             void *keys = c->keys[l - layers];
             float *tap = taps[l - layers], *qkv = l == layers && read ? read : joined;
             if (tap) copy(x, rows, hidden, tap, FP32);
@@ -787,13 +794,16 @@ int decoder_layers(const layer *layers, long count, float *x, float *read, const
                 project(&l->qkv, normal, rows, qkv, l->qkv.outputs);
             }
             turn(l, qkv, l->table < 0 ? NULL : tables + l->table, position, rows, keys, c);
-            attention(l, qkv, position, keys, rows, c, s, mine, attended);
-            add_output(l, &l->out, attended, l->out_norm, rows, normal, x);
-            read_state(l, x, l->norm, rows, hidden, normal, l->gate.kind);
-            gate_and_up(l, normal, rows, joined);
-            add_output(l, &l->down, joined, l->down_norm, rows, normal, x);
+            if (wanted) left = many;
+            for (long r = 0; wanted && omp_get_thread_num() == 0 && r < many; r++) /* attention does not read x */
+                memmove(x + r * hidden, x + wanted[r] * hidden, hidden * sizeof *x);
+            attention(l, qkv, position, keys, wanted, left, c, s, mine, attended);
+            add_output(l, &l->out, attended, l->out_norm, left, normal, x);
+            read_state(l, x, l->norm, left, hidden, normal, l->gate.kind);
+            gate_and_up(l, normal, left, joined);
+            add_output(l, &l->down, joined, l->down_norm, left, normal, x);
         }
-        if (taps[count]) copy(x, rows, hidden, taps[count], FP32);
+        if (taps[count]) copy(x, left, hidden, taps[count], FP32);
         release_tiles();
     }
     return 0;

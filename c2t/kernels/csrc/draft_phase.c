@@ -297,7 +297,8 @@ static long expand(const head *h, const text *t, const rooms *m, long column, in
     if (h->base == STATE) memcpy(m->x, m->features, many * size);
     if (h->base == NORMED)
         rms_norm(m->features, h->read.state_norm, h->read.epsilon, many, h->hidden, m->x, threads);
-    if (decoder_layers(h->layers, h->count, m->x, read, &turns, m->position, many, &keys, &seen, m->inner, taps, threads))
+    if (decoder_layers(h->layers, h->count, m->x, read, &turns, m->position, many, NULL, 0, &keys, &seen, m->inner, taps,
+                       threads))
         return -1;
     if (h->norm && h->normed) rms_norm(m->x, h->norm, h->read.epsilon, many, h->hidden, m->x, threads);
     for (long i = 0; i < many; i++) {

@@ -103,7 +103,6 @@ class BlockSession:
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 D"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`."""
-        self.observed = tokens
         steps = torch.arange(features.shape[1], device=tokens.device)
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
         # a packed target's features are in float32 whatever its dtype
@@ -236,7 +235,7 @@ class BlockSession:
         """See `DraftSession.fork`."""
         fork = copy.copy(self)
         fork.cache = self.cache.fork(self.cache.lengths - back)
-        fork._begin(self.observed[0, fork.cache.lengths])
+        fork._begin(self.roots.expand(len(back)))
         return fork
 
     def refuse_nan(self) -> None:

@@ -189,6 +189,11 @@ class EagleSession(DraftSession):
 
         return self.fused(features, tokens, positions, attend)
 
+    def _last(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, rows: Ragged) -> Tensor:
+        if self.packed is None:
+            return super()._last(tokens, features, positions, mask, rows)
+        return self.packed.last(features, tokens, positions, mask, self.cache, rows)
+
     def _logits(self, hidden: Tensor) -> Tensor:
         return self._read_out(self._head.readable(hidden))
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -46,9 +47,39 @@ class PackedHead(ABC):
         rows: Ragged,
     ) -> Float[Tensor, "B n H"]:
         """See `EagleHead.forward`; only the slots in `rows` are computed."""
+        return rows.back(self._run(features, tokens, positions, mask, cache, rows, None))
+
+    def last(
+        self,
+        features: Float[Tensor, "B n H"],
+        tokens: Int[Tensor, "B n"],
+        positions: Int[Tensor, "B n"],
+        mask: Bool[Tensor, "B n t"],
+        cache: KVCache,
+        rows: Ragged,
+    ) -> Float[Tensor, "B H"]:
+        """Do `__call__`, and return the outputs after each row's last slot in `rows`; some other ones for a row without
+        any. Of the other slots the last layer computes keys and values only."""
+        ends = rows.ends()
+        hidden = self._run(features, tokens, positions, mask, cache, rows, torch.tensor(ends))
+        if len(ends) == len(rows.sizes):
+            return hidden
+        before = accumulate(size > 0 for size in rows.sizes)  # rows with slots up to each one
+        return hidden[[max(count - 1, 0) for count in before]]
+
+    def _run(
+        self,
+        features: Tensor,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+        rows: Ragged,
+        kept: Int[Tensor, " k"] | None,
+    ) -> Float[Tensor, "_ H"]:
         x, read = self._read(rows.take(tokens), rows.take(features))
-        hidden = self.decoder.run_padded(x, positions, mask, cache, rows, read)
-        return rows.back(self.parts.norm(hidden) if self.parts.normed else hidden)
+        hidden = self.decoder.run_padded(x, positions, mask, cache, rows, read, kept)
+        return self.parts.norm(hidden) if self.parts.normed else hidden
 
     def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:
         """See `Head.read`."""

@@ -102,7 +102,6 @@ class PublishedMedusaSession:
 
     def observe(self, tokens: Int[Tensor, "B n"], features: Float[Tensor, "B n-1 H"], count: Int[Tensor, " B"]) -> None:
         """See `DraftSession.observe`."""
-        self.observed = features
         self._begin(features.gather(1, (count - 1)[:, None, None].expand(-1, 1, features.shape[2]))[:, 0])
 
     def _begin(self, feature: Float[Tensor, "B H"]) -> None:
@@ -128,7 +127,7 @@ class PublishedMedusaSession:
     def fork(self, back: Int[Tensor, " B"]) -> "PublishedMedusaSession":
         """See `DraftSession.fork`."""
         fork = copy.copy(self)
-        fork._begin(self.observed[0, self.observed.shape[1] - 1 - back])
+        fork._begin(self.feature.expand(len(back), -1))
         return fork
 
     def refuse_nan(self) -> None:

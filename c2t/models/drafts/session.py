@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from c2t.caches.padded import KVCache
-from c2t.caches.ragged import Ragged, chunks, concatenated, whole
+from c2t.caches.ragged import Ragged, chunks, whole
 from c2t.errors import InputError
 from c2t.kernels.entries import Columns, Entries, descend, follow
 from c2t.kernels.level_plan import LevelPlan
@@ -136,30 +136,45 @@ class DraftSession(ABC):
     def _observe(self, tokens: Tensor, features: Tensor, count: Tensor) -> None:
         """Run committed tokens through the draft; the last real one of each row becomes the root's entry."""
         self.cache.drop()
-        states, full = zip(*(self._read(*part) for part in chunks(count, tokens, features)), strict=True)
-        hidden = self.observed = concatenated(states)
-        if not all(full):
-            hidden = hidden[torch.arange(len(count), device=count.device), count - 1][:, None]
-        self._begin(hidden[:, -1:])
+        parts = list(chunks(count, tokens, features))
+        states = [self._read(*part) for part in parts]
+        if len(parts) > 1:
+            last = sum((counts > 0).long() for counts, *_ in parts) - 1  # chunk with a row's last token
+            states = [torch.stack(states)[last, torch.arange(len(count), device=count.device)]]
+        self._begin(states[0][:, None])
 
     def _read(
         self, count: Int[Tensor, " B"], tokens: Int[Tensor, "B n"], features: Float[Tensor, "B _ D"]
-    ) -> tuple[Float[Tensor, "B n H"], bool]:
-        """Run the next count[r] tokens of row r through the draft in one forward, and commit them. Return their states,
-        and True if all tokens are real."""
+    ) -> Float[Tensor, "B H"]:
+        """Run the next count[r] tokens of row r through the draft in one forward, and commit them. Return the last
+        one's state; any for a row without tokens."""
         rows, steps = tokens.shape
         lengths = self.cache.lengths if self.cache.lengths is not None else torch.zeros_like(count)
         positions, sight, real = follow(lengths, self.cache.length, count, steps)
-        full = real == tokens.numel()
-        if full:
+        if real == tokens.numel():
             packed = whole(rows, steps, tokens.device)  # cached if it is small
             step = packed.slot.view(rows, steps)
         else:
             step = torch.arange(steps, device=tokens.device).expand(rows, -1)
             packed = Ragged.of(step < count[:, None])
-        hidden = self._forward(tokens, features, positions, sight, packed)
+        last = self._last(tokens, features, positions, sight, packed)
         self.cache.keep(step, count)
-        return hidden, full
+        return last
+
+    def _last(
+        self,
+        tokens: Int[Tensor, "B n"],
+        features: Float[Tensor, "B n D"],
+        positions: Int[Tensor, "B n"],
+        mask: Bool[Tensor, "B n t"],
+        rows: Ragged,
+    ) -> Float[Tensor, "B H"]:
+        """Do `_forward`, and return the states of each row's last slot in `rows`; any for a row without slots."""
+        hidden = self._forward(tokens, features, positions, mask, rows)
+        if rows.full:
+            return hidden[:, -1]
+        ends = torch.tensor([max(span - 1, 0) for span in rows.spans], device=hidden.device)
+        return hidden[torch.arange(len(ends), device=hidden.device), ends]
 
     def _begin(self, root: Float[Tensor, "B 1 H"]) -> None:
         """Start a new round, whose first entry will be the root."""
@@ -171,13 +186,11 @@ class DraftSession(ABC):
         self.log_norms: list[Float[Tensor, "B F 1"]] = []
 
     def fork(self, back: Int[Tensor, " B"]) -> "DraftSession":
-        """Return a session of B rows, where row r has observed the text without its last back[r] tokens.
-
-        This session must have a single row, which one call of `observe` has filled.
-        """
+        """Return a session of B rows, where row r has observed the text of this session's only row without its last
+        back[r] tokens. Where that is less than all of it, the fork must observe others before it expands a slot."""
         fork = copy.copy(self)
         fork.cache = self.cache.fork(self.cache.lengths - back)
-        fork._begin(self.observed[0, fork.cache.lengths - 1][:, None])
+        fork._begin(self.hidden[:, :1].expand(len(back), -1, -1))
         return fork
 
     def rewind(self, back: Int[Tensor, " B"]) -> None:

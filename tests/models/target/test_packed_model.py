@@ -146,16 +146,18 @@ def test_the_head_computes_what_its_module_does(kind: str) -> None:
     head = head_of(kind)
     draft = EagleDraft(head, target_of(torch.float32).lm_head)
     tokens, features = prompts()[0], torch.randn(2, 18, head.fc.in_features if "3" in kind else 64)
-    session = draft.session()
-    session.observe(tokens, features, torch.tensor([18, 11]))
-    assert session.packed is not None
-    logits = session._logits(session.observed)
     head, own = copy.deepcopy(head).double(), copy.deepcopy(draft.lm_head.linear).double()
     wanted = head(head.read(features.double()), tokens[:, 1:])
     read = own(head.readable(wanted))
-    for row, length in enumerate((18, 11)):
-        assert_within(session.observed[row, :length], wanted[row, :length], NETWORK * wanted.abs().max())
-        assert_within(logits[row, :length], read[row, :length], NETWORK * read.abs().max())
+    for lengths in ([18, 11], [1, 18], [5, 5]):
+        session = draft.session()
+        most = max(lengths)
+        session.observe(tokens[:, : most + 1], features[:, :most], torch.tensor(lengths))
+        assert session.packed is not None
+        logits = session._logits(session.hidden)
+        for row, length in enumerate(lengths):
+            assert_within(session.hidden[row, 0], wanted[row, length - 1], NETWORK * wanted.abs().max())
+            assert_within(logits[row, 0], read[row, length - 1], NETWORK * read.abs().max())
 
 
 @needs_bytes
@@ -169,12 +171,12 @@ def test_a_rounded_head_is_nearly_the_module(kind: type[Head]) -> None:
     target = Target(language_model(LlamaConfig(**SIZES)).float())
     head.embed_tokens = target.embed_tokens
     tokens, features = prompts()[0], torch.randn(2, 18, 64 if kind is EagleHead else 3 * 64)
-    states = []
+    states: list[torch.Tensor] = []
     for rounded in (False, True):
         draft = EagleDraft(head, target.lm_head, rounded)
         session = draft.session()
         session.observe(tokens, features, torch.tensor([18, 18]))
-        states.append(session.observed)
+        states.append(session.hidden)
         kinds = {draft.packed.parts.reader.matrix.kind, draft.lm_head.packed().kind}
         assert (kinds == {Kind.INT8}) == rounded
     assert target.packed.decoder.layers.cached == torch.float32
