@@ -33,7 +33,8 @@ class RowConstraint:
         self.nothing = Mask(self.size)
         self._matcher = begin()
         self._text: list[int] = []  # committed
-        self._at: Path = ()  # what the matcher has consumed after the root
+        self._behind: Path = ()  # end of the committed text, which the matcher has not been asked after yet
+        self._at: Path = ()  # what the matcher has consumed since the text before that
         self._masks: dict[Path, Mask] = {}
         self._allowed: dict[Path, dict[int, bool]] = {}  # path -> tokens, where none must follow it
         self._forced: dict[Path, int] = {}  # path -> the only token that may follow it
@@ -62,10 +63,9 @@ class RowConstraint:
         if self.ended:
             return
         path = self._before_end(tokens)
-        self._ask(path, lambda matcher: None)
         self.ended = len(path) < len(tokens)
         self._text += path
-        self._at = ()
+        self._behind += path
         self._masks.clear()
         self._used = 0
         self._allowed.clear()
@@ -238,22 +238,22 @@ class RowConstraint:
             raise
 
     def _start_again(self) -> None:
-        self._matcher, self._at = self.begin(), ()
+        self._matcher, self._at, self._behind = self.begin(), (), ()
         if self._text:
             self._matcher.consume(self._text)
 
     def _move(self, path: Path) -> None:
         """Let the matcher stand after a path."""
-        same = 0
-        for new, old in zip(path, self._at, strict=False):
+        way, same = self._behind + path, 0
+        for new, old in zip(way, self._at, strict=False):
             if new != old:
                 break
             same += 1
         if back := len(self._at) - same:
             self._matcher.rollback(back)
-        if len(path) > same:
-            self._matcher.consume(path[same:])
-        self._at = path
+        if len(way) > same:
+            self._matcher.consume(way[same:])
+        self._at, self._behind = path, ()
 
     def _before_end(self, tokens: Sequence[int]) -> Path:
         end = next((index for index, token in enumerate(tokens) if token in self.eos), len(tokens))
