@@ -61,14 +61,15 @@ class Constraints:
         return None if mask is None or mask.empty else mask  # the target itself may not come to this dead end
 
     def ask_required(self, row: int, path: Path, tokens: Path) -> Answer:
-        """Return which of these tokens the target may choose after a path of its own choices, or the only one that it
-        may. `required` without them, and where it takes a mask."""
+        """Return whether the target may choose this token after a path of its own choices, or the only one that it
+        may. It must have been asked for all better ones before. `required` without a token, and where it takes a
+        mask."""
         constraint, whole = self.rows[row], self._whole(row, path)
         if constraint is None or not tokens:
             return self.required(row, path)
-        allowed = constraint.allows(whole, tokens)
+        may = constraint.may_choose(whole, *tokens)
         only = constraint.only(whole)
-        return only if only is not None else self.required(row, path) if allowed is None else allowed
+        return only if only is not None else self.required(row, path) if may is None else [may]
 
     def forced(self, row: int, path: Path) -> Path:
         """Return the tokens that must follow a path of this row, as a draft may guess them."""

@@ -33,10 +33,11 @@ class RowConstraint:
         self.nothing = Mask(self.size)
         self._matcher = begin()
         self._text: list[int] = []  # committed
-        self._behind: Path = ()  # end of the committed text, which the matcher has not been asked after yet
+        self._unread: Path = ()  # end of the committed text, which the matcher has not read yet
         self._at: Path = ()  # what the matcher has consumed since the text before that
         self._masks: dict[Path, Mask] = {}
         self._allowed: dict[Path, dict[int, bool]] = {}  # path -> tokens, where none must follow it
+        self._refused: set[Path] = set()  # paths after which the target may not choose its best token
         self._forced: dict[Path, int] = {}  # path -> the only token that may follow it
         self._guessed: dict[Path, int] = {}  # path -> probably the only one
         self._runs: dict[bytes, Path] = {}  # text that had to follow -> its tokens
@@ -65,10 +66,11 @@ class RowConstraint:
         path = self._before_end(tokens)
         self.ended = len(path) < len(tokens)
         self._text += path
-        self._behind += path
+        self._unread += path
         self._masks.clear()
         self._used = 0
         self._allowed.clear()
+        self._refused.clear()
         self._guessed.clear()
         count = len(path)  # plain decoding stands on the same run of forced tokens, so it goes on
         going = {} if self.ended else self._forced
@@ -104,6 +106,26 @@ class RowConstraint:
                 return None
             allowed.update(zip(new, answer, strict=True))
         return [allowed[token] for token in tokens]
+
+    def may_choose(self, path: Path, token: int) -> bool | None:
+        """Return True if the target may choose a token after a path, and none of those that it was asked for before;
+        None where it takes the mask.
+
+        A matcher at its limits refuses what it should allow, and then reads no token. So one is believed only after it
+        has read what it allows.
+        """
+        allowed = self.allows(path, (token,))
+        if allowed is None or not allowed[0]:
+            self._refused.add(path)
+            return None if allowed is None else False
+        if path not in self._refused or path in self._masks:
+            return True
+        if token in self.eos:
+            return None
+        before = self.given_up
+        with suppress(InputError):
+            self._ask((*path, token), lambda matcher: None)
+        return True if self.given_up == before else None
 
     def only(self, path: Path) -> int | None:
         """Return the token that must follow a path, if it is known."""
@@ -238,13 +260,14 @@ class RowConstraint:
             raise
 
     def _start_again(self) -> None:
-        self._matcher, self._at, self._behind = self.begin(), (), ()
+        self._allowed.clear()
+        self._matcher, self._at, self._unread = self.begin(), (), ()
         if self._text:
             self._matcher.consume(self._text)
 
     def _move(self, path: Path) -> None:
         """Let the matcher stand after a path."""
-        way, same = self._behind + path, 0
+        way, same = self._unread + path, 0
         for new, old in zip(way, self._at, strict=False):
             if new != old:
                 break
@@ -253,7 +276,7 @@ class RowConstraint:
             self._matcher.rollback(back)
         if len(way) > same:
             self._matcher.consume(way[same:])
-        self._at, self._behind = path, ()
+        self._at, self._unread = path, ()
 
     def _before_end(self, tokens: Sequence[int]) -> Path:
         end = next((index for index, token in enumerate(tokens) if token in self.eos), len(tokens))

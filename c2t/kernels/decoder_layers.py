@@ -449,11 +449,11 @@ class PackedLayers:
         tapped: dict[int, Tensor | None],
         offset: int = 0,
         read: Float[Tensor, "R O"] | None = None,
-        kept: Int[Tensor, " k"] | None = None,
+        wanted: Int[Tensor, " k"] | None = None,
     ) -> None:
         """Replace R states by the last layer's outputs.
 
-        kept: rising numbers of the states whose outputs are wanted, which become x[:k]; those of the others are not
+        wanted: rising numbers of the states whose outputs are wanted, which become x[:k]; those of the others are not
         computed.
 
         turns: tables of cosines and sines of all positions below P, for half of the dimensions that turn; IndexError
@@ -470,7 +470,7 @@ class PackedLayers:
         assert len(buffers) == len(self)
         assert (read is None) == (self.reads.struct.inputs == x.shape[1]), "what reads more than states needs `read`"
         assert read is None or read.shape == (len(x), self.reads.struct.outputs)
-        assert kept is None or not tapped
+        assert wanted is None or not tapped
         assert not self.window or sight.windowed is not None
         taps = (ctypes.c_void_p * (len(self) + 1))()
         for number in tapped:
@@ -489,8 +489,8 @@ class PackedLayers:
             *((*pointers(table, (real, real)), table[0].shape[1], len(table[0])) for table in turns)
         )
         states, first = pointer(x, real), None if read is None else pointer(read, real)
-        wanted = (None, 0) if kept is None else (pointer(kept, whole), len(kept))
-        stack = (self.structs, len(self), states, first, tables, pointer(positions, whole), len(x), *wanted)
+        of_last = (None, 0) if wanted is None else (pointer(wanted, whole), len(wanted))
+        stack = (self.structs, len(self), states, first, tables, pointer(positions, whole), len(x), *of_last)
         if kernels().decoder_layers(*stack, cache, seen, pointer(room, real), ctypes.addressof(taps), threads):
             raise IndexError(f"a state at a position that is not among the {len(turns[0][0])} known ones")
 

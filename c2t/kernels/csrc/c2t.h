@@ -215,7 +215,7 @@ long lay_out(const uint8_t *real, long rows, long n, const layout *out);
 
 /* decoder_layers.c */
 int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *tables,
-                   const int64_t *position, long rows, const int64_t *kept, long many, const cache *c, const sight *s,
+                   const int64_t *position, long rows, const int64_t *wanted, long many, const cache *c, const sight *s,
                    float *room, float *const *taps, int threads);
 void linear(const matrix *m, const float *x, long rows, float *room, float *y, long stride, int threads);
 int read_both(const reader *how, const void *table, long embeddings, int is_bf16, const int64_t *token,

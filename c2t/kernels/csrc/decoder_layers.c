@@ -686,11 +686,11 @@ static inline long first_seen(const layer *l, int64_t position, long prefix) {
     return first < prefix ? first : prefix;
 }
 
-/* Attention of tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. kept: numbers of these
+/* Attention of tokens, whose queries are in qkv; y: (rows, heads dim), the inputs of `out`. wanted: numbers of these
    tokens in qkv, NULL if they are all. */
-static void attention(const layer *l, const float *qkv, const int64_t *position, const void *keys, const int64_t *kept,
+static void attention(const layer *l, const float *qkv, const int64_t *position, const void *keys, const int64_t *wanted,
                       long rows, const cache *c, const sight *s, float *weights, void *y) {
-#define TOKEN(R) (kept ? kept[R] : (R))
+#define TOKEN(R) (wanted ? wanted[R] : (R))
     const uint8_t *mask = l->window ? s->windowed : s->mask;
     long group = l->heads / l->kv_heads, heads = l->heads + 2 * l->kv_heads, dim = l->dim;
     long kind = !c->is_bf16 ? FP32 : l->qkv.kind == BF16_AMX ? BF16_AMX : BF16;
@@ -761,15 +761,15 @@ static void add_output(const layer *l, const matrix *m, void *inputs, const floa
     add_normalised(room, norm, l->epsilon, rows, m->outputs, x);
 }
 
-/* Layers of the same shape, x (rows, hidden) in place. kept: rising numbers of the `many` tokens whose outputs are
-   wanted, which then are the first rows of x; NULL for all. The last layer makes no more of the others than their keys
-   and values. room: rows * (hidden + max((heads + 2 kv_heads) dim, inner) +
-   heads dim) floats, and for each thread W times as many as slots can be seen, rounded up to W. read: the first
-   layer's queries, keys and values (rows, (heads + 2 kv_heads) dim), if they are not made from x; they are turned in
-   place. taps: where the inputs of each layer go, and the last one's wanted outputs; each may be NULL. threads: torch's
-   number, since its OpenMP may be another one than this file's. Returns 1 if a position is not known. */
+/* Layers of the same shape, x (rows, hidden) in place. wanted: rising numbers of the `many` tokens whose outputs become
+   the first rows of x, NULL for all; the last layer makes no more of the others than their keys and values. room:
+   rows * (hidden + max((heads + 2 kv_heads) dim, inner) + heads dim) floats, and for each thread W times as many as
+   slots can be seen, rounded up to W. read: the first layer's queries, keys and values (rows, (heads + 2 kv_heads) dim),
+   if they are not made from x; they are turned in place. taps: where the inputs of each layer go, and the last one's
+   outputs; each may be NULL. threads: torch's number, since its OpenMP may be another one than this file's. Returns 1
+   if a position is not known. */
 int decoder_layers(const layer *layers, long count, float *x, float *read, const rotations *tables,
-                   const int64_t *position, long rows, const int64_t *kept, long many, const cache *c, const sight *s,
+                   const int64_t *position, long rows, const int64_t *wanted, long many, const cache *c, const sight *s,
                    float *room, float *const *taps, int threads) {
     for (const layer *l = layers; l < layers + count; l++)
         for (long r = 0; r < rows && l->table >= 0; r++)
@@ -785,7 +785,7 @@ int decoder_layers(const layer *layers, long count, float *x, float *read, const
         float *mine = rooms + omp_get_thread_num() * (s->longest + s->slots + W) * W;
         long left = rows;
         for (const layer *l = layers; l < layers + count; l++) {
-            const int64_t *wanted = l == layers + count - 1 ? kept : NULL;
+            const int64_t *some = l == layers + count - 1 ? wanted : NULL;
             void *keys = c->keys[l - layers];
             float *tap = taps[l - layers], *qkv = l == layers && read ? read : joined;
             if (tap) copy(x, rows, hidden, tap, FP32);
@@ -794,10 +794,10 @@ int decoder_layers(const layer *layers, long count, float *x, float *read, const
                 project(&l->qkv, normal, rows, qkv, l->qkv.outputs);
             }
             turn(l, qkv, l->table < 0 ? NULL : tables + l->table, position, rows, keys, c);
-            if (wanted) left = many;
-            for (long r = 0; wanted && omp_get_thread_num() == 0 && r < many; r++) /* attention does not read x */
-                memmove(x + r * hidden, x + wanted[r] * hidden, hidden * sizeof *x);
-            attention(l, qkv, position, keys, wanted, left, c, s, mine, attended);
+            if (some) left = many;
+            for (long r = 0; some && omp_get_thread_num() == 0 && r < many; r++) /* attention does not read x */
+                memmove(x + r * hidden, x + some[r] * hidden, hidden * sizeof *x);
+            attention(l, qkv, position, keys, some, left, c, s, mine, attended);
             add_output(l, &l->out, attended, l->out_norm, left, normal, x);
             read_state(l, x, l->norm, left, hidden, normal, l->gate.kind);
             gate_and_up(l, normal, left, joined);

@@ -7,8 +7,10 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PEAKS 1024 /* logits whose maximum is computed before any of them is compared */
+#define TRIES 3 /* best tokens that are asked for before a mask */
 #define CHANCES 256 /* the same for the tokens of a sample */
 #define SLACK 1.0001f /* more than `exponential`, and numbers rounded to 24 bits, can be wrong by */
 
@@ -104,15 +106,23 @@ static long chosen(const float *x, long vocabulary, float temperature, uint64_t 
 }
 
 /* What `chosen` is among the tokens that may follow a path. A mask takes longer than an answer for one token, so that
-   the best one is asked for first. Where that is forbidden, the mask decides: a library that has met its limits answers
-   so, too. A broken logit is not asked for, since a mask may exclude it. */
+   the best ones are asked for first. A broken logit is not asked for, since a mask may exclude it. */
 static long allowed(ask_after ask, long r, const int64_t *path, long length, const float *x, long vocabulary,
                     float temperature, uint64_t key, float *room, float *largest) {
-    int64_t token = chosen(x, vocabulary, temperature, key, largest), only = -1;
-    uint8_t follows = 1;
-    const uint32_t *mask = ask(r, path, length, &token, __builtin_isfinite(*largest), &follows, &only);
-    if (only >= 0) return *largest = only < vocabulary ? x[only] : __builtin_nanf(""), only;
-    if (!mask && (follows || !(mask = ask(r, path, length, 0, 0, 0, 0)))) return token;
+    const uint32_t *mask = 0;
+    const float *left = x;
+    int64_t token = 0, only = -1;
+    for (int tries = 0; tries < TRIES && !mask; tries++) {
+        token = chosen(left, vocabulary, temperature, key, largest);
+        if (!__builtin_isfinite(*largest)) break;
+        uint8_t follows = 1;
+        mask = ask(r, path, length, &token, 1, &follows, &only);
+        if (only >= 0) return *largest = only < vocabulary ? x[only] : __builtin_nanf(""), only;
+        if (!mask && follows) return token;
+        if (!tries) memcpy(room, x, vocabulary * sizeof *x), left = room;
+        room[token] = -INFINITE;
+    }
+    if (!mask && !(mask = ask(r, path, length, 0, 0, 0, 0))) return chosen(x, vocabulary, temperature, key, largest);
     copy_allowed(x, vocabulary, mask, room);
     return chosen(room, vocabulary, temperature, key, largest);
 }

@@ -61,7 +61,7 @@ class PackedHead(ABC):
         """Do `__call__`, and return the outputs after each row's last slot in `rows`; some other ones for a row without
         any. Of the other slots the last layer computes keys and values only."""
         ends = rows.ends()
-        hidden = self._run(features, tokens, positions, mask, cache, rows, torch.tensor(ends))
+        hidden = self._run(features, tokens, positions, mask, cache, rows, torch.tensor(ends, device=tokens.device))
         if len(ends) == len(rows.sizes):
             return hidden
         before = accumulate(size > 0 for size in rows.sizes)  # rows with slots up to each one
@@ -75,10 +75,10 @@ class PackedHead(ABC):
         mask: Tensor,
         cache: KVCache,
         rows: Ragged,
-        kept: Int[Tensor, " k"] | None,
+        wanted: Int[Tensor, " k"] | None,
     ) -> Float[Tensor, "_ H"]:
         x, read = self._read(rows.take(tokens), rows.take(features))
-        hidden = self.decoder.run_padded(x, positions, mask, cache, rows, read, kept)
+        hidden = self.decoder.run_padded(x, positions, mask, cache, rows, read, wanted)
         return self.parts.norm(hidden) if self.parts.normed else hidden
 
     def read(self, features: Float[Tensor, "*B D"]) -> Float[Tensor, "*B H"]:

@@ -164,7 +164,7 @@ class DraftSession(ABC):
     def _last(
         self,
         tokens: Int[Tensor, "B n"],
-        features: Float[Tensor, "B n D"],
+        features: Float[Tensor, "B _ D"],
         positions: Int[Tensor, "B n"],
         mask: Bool[Tensor, "B n t"],
         rows: Ragged,

@@ -60,13 +60,13 @@ class Decoder:
         end: int,
         begin: int = 0,
         read: Float[Tensor, "R O"] | None = None,
-        kept: Int[Tensor, " k"] | None = None,
+        wanted: Int[Tensor, " k"] | None = None,
     ) -> Float[Tensor, "_ H"]:
         """Append R tokens to the cache, replace their states by the last layer's outputs, and return these; see
         `PackedLayers` for what the arguments mean. end: more than any of the positions."""
         turns = [table.below(end) for table in self.rotations]
-        self.layers(x, turns, positions, buffers, slots, sight, tapped, begin, read, kept)
-        return x if kept is None else x[: len(kept)]
+        self.layers(x, turns, positions, buffers, slots, sight, tapped, begin, read, wanted)
+        return x if wanted is None else x[: len(wanted)]
 
     def run_padded(
         self,
@@ -76,7 +76,7 @@ class Decoder:
         cache: KVCache,
         rows: Ragged,
         read: Float[Tensor, "R O"] | None = None,
-        kept: Int[Tensor, " k"] | None = None,
+        wanted: Int[Tensor, " k"] | None = None,
     ) -> Float[Tensor, "_ H"]:
         """Do `__call__` for the R slots in `rows` of a batch over a padded cache, whose slots `mask` shows them."""
         windowed = None
@@ -89,7 +89,7 @@ class Decoder:
         first, none, slots = slots_of_all(batch, new, cache.step) if rows.full else slots_of(rows, cache.step)
         sight = Sight(first, none, rows.take(mask), 0, windowed)
         end = cache.get_seq_length()  # of the longest row
-        return self(x, rows.take(positions), slots, sight, cache.buffers, {}, end, begin, read, kept)
+        return self(x, rows.take(positions), slots, sight, cache.buffers, {}, end, begin, read, wanted)
 
 
 class PackedModel:
