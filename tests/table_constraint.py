@@ -1,5 +1,6 @@
 """A constraint that is a table of which token may follow which: the law of the text under it is known exactly."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -147,6 +148,31 @@ class Refuses(TableMatcher):
     def allows(self, tokens: Sequence[int]) -> list[bool]:
         self.refused |= self.token in tokens
         return [allowed and token != self.token for token, allowed in zip(tokens, super().allows(tokens), strict=True)]
+
+
+class Limited(TableMatcher):
+    """Refuses most tokens after some answer, and then reads none and fills no mask, as a library does at its limits."""
+
+    def __init__(self, allowed: Tensor, chance: random.Random, often: float):
+        super().__init__(allowed, frozenset(), None)
+        self.chance, self.often, self.full = chance, often, False
+
+    def _refuse(self) -> None:
+        if self.full:
+            raise InputError("the constraint is too complex to go on")
+
+    def consume(self, tokens: Sequence[int]) -> None:
+        self._refuse()
+        super().consume(tokens)
+
+    def fill(self, mask: Mask) -> None:
+        self._refuse()
+        super().fill(mask)
+
+    def allows(self, tokens: Sequence[int]) -> list[bool]:
+        self.full |= self.chance.random() < self.often
+        answers = super().allows(tokens)
+        return [may and self.chance.random() < 0.3 for may in answers] if self.full else answers
 
 
 class Cycle(TableMatcher):

@@ -37,7 +37,7 @@ class RowConstraint:
         self._at: Path = ()  # what the matcher has consumed since the text before that
         self._masks: dict[Path, Mask] = {}
         self._allowed: dict[Path, dict[int, bool]] = {}  # path -> tokens, where none must follow it
-        self._refused: set[Path] = set()  # paths after which the target may not choose its best token
+        self._refused: dict[Path, int] = {}  # path after which the target's best token was refused -> given_up then
         self._forced: dict[Path, int] = {}  # path -> the only token that may follow it
         self._guessed: dict[Path, int] = {}  # path -> probably the only one
         self._runs: dict[bytes, Path] = {}  # text that had to follow -> its tokens
@@ -105,7 +105,7 @@ class RowConstraint:
             if answer is None:
                 return None
             allowed.update(zip(new, answer, strict=True))
-        return [allowed[token] for token in tokens]
+        return [allowed.get(token, False) for token in tokens]  # a refusal is forgotten if the matcher starts again
 
     def may_choose(self, path: Path, token: int) -> bool | None:
         """Return True if the target may choose a token after a path, and none of those that it was asked for before;
@@ -116,16 +116,15 @@ class RowConstraint:
         """
         allowed = self.allows(path, (token,))
         if allowed is None or not allowed[0]:
-            self._refused.add(path)
+            self._refused.setdefault(path, self.given_up)
             return None if allowed is None else False
         if path not in self._refused or path in self._masks:
             return True
         if token in self.eos:
             return None
-        before = self.given_up
         with suppress(InputError):
             self._ask((*path, token), lambda matcher: None)
-        return True if self.given_up == before else None
+        return True if self.given_up == self._refused[path] else None
 
     def only(self, path: Path) -> int | None:
         """Return the token that must follow a path, if it is known."""
@@ -260,10 +259,11 @@ class RowConstraint:
             raise
 
     def _start_again(self) -> None:
-        self._allowed.clear()
-        self._matcher, self._at, self._unread = self.begin(), (), ()
-        if self._text:
-            self._matcher.consume(self._text)
+        """Take a new matcher, and forget what was refused: the old one may have met its limits before it gave up."""
+        for answers in self._allowed.values():
+            for token in [token for token, may in answers.items() if not may]:
+                del answers[token]
+        self._matcher, self._at, self._unread = self.begin(), (), tuple(self._text)
 
     def _move(self, path: Path) -> None:
         """Let the matcher stand after a path."""

@@ -1,6 +1,8 @@
 """Trees under constraints: the text is that of plain constrained decoding, nothing forbidden is verified, and what must
 follow is drafted."""
 
+import random
+from functools import partial
 from itertools import pairwise
 from unittest import mock
 
@@ -34,6 +36,7 @@ from tests.marks import slow_except
 from tests.table_constraint import (
     Cycle,
     GivesUp,
+    Limited,
     Refuses,
     SameText,
     TableConstraint,
@@ -310,6 +313,45 @@ def test_the_target_takes_another_token_only_if_its_best_one_is_forbidden() -> N
     assert row.may_choose((), second) is True
     assert row.may_choose((), forbidden) is False
     assert row.may_choose((), second) is True
+
+
+@needs_c
+def test_no_order_of_questions_lets_the_target_choose_another_token() -> None:
+    """Also where matchers meet their limits, and refuse what they should allow until they are to read a token."""
+    for seed in range(300):
+        chance, draw = random.Random(seed), torch.Generator().manual_seed(seed)
+        follow = (torch.rand(9, 8, generator=draw) < 0.6).logical_or(torch.arange(8) < 2)
+        made, often = [], chance.choice([0.02, 0.1, 0.2])
+        constraints = Constraints([RowConstraint(partial(limited, follow, made, chance, often), 8, frozenset())])
+        last = -1
+        for _ in range(6):
+            first, second = torch.randperm(8, generator=draw)[:3], torch.rand(3, 8, generator=draw).argsort()[:, :2]
+            tree = Tree.root(torch.tensor([max(last, 0)]))
+            for parents, tokens in (([[0]], first[None]), ([[1, 2, 3]], second)):
+                slots = torch.tensor(parents)
+                of_each = torch.zeros(1, len(tokens), tokens.shape[1])
+                tree = tree.extend(tree.children(slots, tokens[None], of_each, of_each[..., 0]))
+            logits, paths = torch.randn(tree.size, 8, generator=draw), [(), *((token,) for token in first.tolist())]
+            for path in paths:
+                if chance.random() < 0.7:
+                    constraints.ask_draftable(0, path, tuple(chance.sample(range(8), 3)))
+            for path in chance.choices(paths, k=chance.randrange(3)):
+                constraints.follows(0, path, chance.randrange(8))
+            index = torch.arange(tree.size)[None]
+            found = walk.walk(logits, index, tree.token, tree.parent, tree.alive, ask_after=constraints.ask_required)
+            length = int(found.length)
+            slots = found.slots[0, : length + 1].tolist()
+            tokens = [*tree.token[0, slots[1:]].tolist(), int(found.bonus)]
+            for slot, before, token in zip(slots, [last, *tokens], tokens, strict=False):
+                assert token == int(logits[slot].masked_fill(~follow[before], float("-inf")).argmax())
+            constraints.advance([tokens])
+            last = tokens[-1]
+
+
+def limited(follow: torch.Tensor, made: list[None], chance: random.Random, often: float) -> Limited:
+    """A matcher that meets its limits with each answer as `often`, if it is one of the first four."""
+    made.append(None)
+    return Limited(follow, chance, often if len(made) < 5 else 0.0)
 
 
 def test_behind_the_end_of_a_text_everything_goes_and_nothing_is_drafted() -> None:

@@ -192,21 +192,27 @@ def check_round(policy, verifier: TargetVerifier, committed: Committed, fused, b
 
 def observed(pair: Pair):
     """Return a session that has observed a prompt, and its root."""
-    policy = Chain()
-    ids = pair.tokenizer(TEXTS[0]).input_ids
-    verifier = TargetVerifier(pair.target, policy, [ids], max_new_tokens=8, sampling=Sampling(0.0))
-    _, committed = verifier.prefill()
-    draft = open_session(pair.draft, policy, 1, verifier)
+    verifier, committed = prefilled(pair)
+    draft = open_session(pair.draft, Chain(), 1, verifier)
     draft.observe(*committed)
     return draft, verifier.root()
+
+
+def prefilled(pair: Pair) -> tuple[TargetVerifier, Committed]:
+    ids = pair.tokenizer(TEXTS[0]).input_ids
+    verifier = TargetVerifier(pair.target, Chain(), [ids], max_new_tokens=8, sampling=Sampling(0.0))
+    return verifier, verifier.prefill()[1]
 
 
 @pytest.mark.parametrize("name", ["one level", "few"])
 @torch.inference_mode()
 def test_forks_grow_the_trees_of_their_places(name: str, pair: Pair) -> None:
     draft, root = observed(pair)
-    back = torch.tensor([0, 3, 1])
-    forks = draft.fork(back), draft.fork(back)
+    (text,), (features,), _ = prefilled(pair)[1]
+    last = len(features) - torch.tensor([0, 3, 1])
+    forks = [draft.fork(len(features) + 1 - last) for _ in range(2)]
+    for fork in forks:
+        fork.observe(text.unfold(0, 2, 1)[last - 1], features[last - 1, None], torch.ones_like(last))
     roots = Root(root.token.expand(3), None)
     found, expected = POLICIES[name](forks[0], roots), POLICIES[name](LevelByLevel(forks[1]), roots)
     assert inner(forks[0])._phase is not None

@@ -19,10 +19,10 @@ from c2t.policies import Eagle2
 from c2t.replay.lockstep import read_continuations
 from c2t.sampling import Sampling
 from c2t.tree import Tree
-from c2t.verification.target_verifier import pad
+from c2t.verification.target_verifier import generate, pad
 from tests.models.target.test_packed_model import HEADS, head_of, target_of
 from tests.rounding import assert_same_network
-from tests.toys import FAMILIES, VOCABULARY, deep_pairs, language_model, root_of
+from tests.toys import FAMILIES, VOCABULARY, deep_pairs, emitted, language_model, root_of
 
 LENGTHS = (23, 4, 17)  # of which the second ends in the first stretch
 TEXTS = [[(11 * n + 5 * row + 2) % VOCABULARY for n in range(length)] for row, length in enumerate(LENGTHS)]
@@ -127,6 +127,21 @@ def test_packed_heads_read_the_same_bits(kind: str, monkeypatch: pytest.MonkeyPa
         assert some.cache.prefix(layer, row).equal(whole.cache.prefix(layer, row))
     monkeypatch.setattr(EagleSession, "_last", DraftSession._last)  # by the outputs of all tokens
     assert observe(draft, width, torch.float32).hidden.equal(whole.hidden)
+
+
+@needs_compiler
+@torch.inference_mode()
+def test_padding_of_a_row_that_has_left_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a stretch in which no row has a token: the longest one ended with its first."""
+    monkeypatch.setattr(ragged, "CHUNK", 5)
+    target = target_of(torch.float32)
+    draft, short = EagleDraft(head_of("eagle"), target.lm_head), [1, 2, 3]
+
+    def texts(prompts: list[list[int]], new: list[int]) -> list[list[int]]:
+        settings = {"max_new_tokens": new, "sampling": Sampling()}
+        return emitted(list(generate(target, draft, Eagle2(K=2, levels=2, N=4), prompts, **settings)), len(prompts))
+
+    assert texts([TEXTS[0], short], [1, 6])[1] == texts([short], [6])[0]
 
 
 READERS: dict[str, Callable[[], Callable[[], object]]] = {

@@ -61,7 +61,10 @@ class PackedHead(ABC):
         """Do `__call__`, and return the outputs after each row's last slot in `rows`; some other ones for a row without
         any. Of the other slots the last layer computes keys and values only."""
         ends = rows.ends()
-        hidden = self._run(features, tokens, positions, mask, cache, rows, torch.tensor(ends, device=tokens.device))
+        wanted = torch.tensor(ends, dtype=torch.long, device=tokens.device)
+        hidden = self._run(features, tokens, positions, mask, cache, rows, wanted)
+        if not ends:  # padding of a longer row that has left
+            return hidden.new_zeros(len(rows.sizes), hidden.shape[1])
         if len(ends) == len(rows.sizes):
             return hidden
         before = accumulate(size > 0 for size in rows.sizes)  # rows with slots up to each one
