@@ -60,6 +60,11 @@ def verified() -> str:
     return interval(latest()[SCHEMAS, 0.0, MASKED]["figures"]["verified_against_target_only"])
 
 
+def fastest() -> str:
+    """Return the fastest setting for JSON, greedy."""
+    return f"`{latest()[SCHEMAS, 0.0, FASTEST]['figures']['setting']}`"
+
+
 def kinds() -> str:
     """Return the least and the most speed over plain decoding by kind of schema, greedy."""
     ratios = latest()[SCHEMAS, 0.0, FASTEST]["figures"]["by_kind"]

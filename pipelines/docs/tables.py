@@ -109,6 +109,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "grammar-same": grammar.same,
     "grammar-verified": grammar.verified,
     "grammar-kinds": grammar.kinds,
+    "grammar-fastest": grammar.fastest,
     "own-speed": prompt_sets.own_speed,
     "same-text": prompt_sets.same_text,
     "speed-by-texts": prompt_sets.by_texts,
