@@ -133,23 +133,6 @@ class WearsOut(TableMatcher):
             raise InputError("the constraint is too complex to go on")
 
 
-class Refuses(TableMatcher):
-    """Refuses a token that may follow, and then reads none, as a library does at its limits."""
-
-    def __init__(self, allowed: Tensor, eos: frozenset[int], token: int):
-        super().__init__(allowed, eos, None)
-        self.token, self.refused = token, False
-
-    def consume(self, tokens: Sequence[int]) -> None:
-        if self.refused:
-            raise InputError("the constraint is too complex to go on")
-        super().consume(tokens)
-
-    def allows(self, tokens: Sequence[int]) -> list[bool]:
-        self.refused |= self.token in tokens
-        return [allowed and token != self.token for token, allowed in zip(tokens, super().allows(tokens), strict=True)]
-
-
 class Limited(TableMatcher):
     """Refuses most tokens after some answer, and then reads none and fills no mask, as a library does at its limits."""
 

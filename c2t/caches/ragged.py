@@ -5,7 +5,6 @@ A forward over trees of 1, 5 and 60 tokens computes 66 tokens instead of 180.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, wraps
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -40,10 +39,6 @@ class Ragged(NamedTuple):
         *indices, sizes, spans = lay_out(flags)
         number, row, slot, packed_index = (index.to(real.device) for index in indices)
         return cls(number, row, slot, packed_index, sizes, spans, full=False)
-
-    def ends(self) -> list[int]:
-        """Return the index of each row's last real slot among all S; of rows without any, none."""
-        return [end - 1 for size, end in zip(self.sizes, accumulate(self.sizes), strict=True) if size]
 
     def take(self, values: Shaped[Tensor, "B n ..."]) -> Shaped[Tensor, "S ..."]:
         """Return the real slots' values."""

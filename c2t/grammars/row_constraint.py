@@ -115,9 +115,11 @@ class RowConstraint:
         has read what it allows.
         """
         allowed = self.allows(path, (token,))
-        if allowed is None or not allowed[0]:
+        if allowed is None:
+            return None
+        if not allowed[0]:
             self._refused.setdefault(path, self.given_up)
-            return None if allowed is None else False
+            return False
         if path not in self._refused or path in self._masks:
             return True
         if token in self.eos:

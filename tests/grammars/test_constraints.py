@@ -37,7 +37,6 @@ from tests.table_constraint import (
     Cycle,
     GivesUp,
     Limited,
-    Refuses,
     SameText,
     TableConstraint,
     WearsOut,
@@ -297,22 +296,6 @@ def test_a_matcher_that_wears_out_costs_no_text() -> None:
     assert not row.may_draft
     assert constraints.draftable(0, ()).empty
     assert constraints.forced(0, ()) == ()
-
-
-def test_the_target_takes_another_token_only_if_its_best_one_is_forbidden() -> None:
-    """What a matcher at its limits refused is not believed."""
-    table = TableConstraint().matcher(Vocabulary(None, VOCABULARY, EOS))
-    best, second = [token for token in range(VOCABULARY) if table.allowed[-1][token] and token not in EOS][:2]
-    matchers = iter([Refuses(table.allowed, EOS, best), table])
-    row = RowConstraint(lambda: next(matchers), VOCABULARY, EOS)
-    assert row.may_choose((), best) is False
-    assert row.may_choose((), second) is None
-    assert best in row.required(())
-    row = rows_of(1, VOCABULARY, eos=EOS)[0]
-    forbidden = int((~table.allowed[-1]).nonzero()[0])
-    assert row.may_choose((), second) is True
-    assert row.may_choose((), forbidden) is False
-    assert row.may_choose((), second) is True
 
 
 @needs_c

@@ -1,6 +1,7 @@
 """A draft made of a head of any kind and an LM head, and its session for one generation."""
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -177,7 +178,7 @@ class EagleSession(DraftSession):
         rows: Ragged,
     ) -> Float[Tensor, "B F H"]:
         if self.packed is not None:
-            return self.packed(features, tokens, positions, mask, self.cache, rows)
+            return rows.back(self.packed(features, tokens, positions, mask, self.cache, rows))
         features = features.to(self.dtype)  # a packed target's are in float32 whatever its dtype
         if self.fused is None:
             return self.draft.head(features, tokens, positions, mask[:, None], self.cache)
@@ -192,7 +193,15 @@ class EagleSession(DraftSession):
     def _last(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor, rows: Ragged) -> Tensor:
         if self.packed is None:
             return super()._last(tokens, features, positions, mask, rows)
-        return self.packed.last(features, tokens, positions, mask, self.cache, rows)
+        filled = [row for row, size in enumerate(rows.sizes) if size]  # the rest: a longer row's padding
+        ends = [end - 1 for size, end in zip(rows.sizes, accumulate(rows.sizes), strict=True) if size]
+        wanted = torch.tensor(ends, dtype=torch.long, device=tokens.device)
+        hidden = self.packed(features, tokens, positions, mask, self.cache, rows, wanted)
+        if len(filled) == len(rows.sizes):
+            return hidden
+        every = hidden.new_zeros(len(rows.sizes), hidden.shape[1])
+        every[filled] = hidden
+        return every
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self._read_out(self._head.readable(hidden))

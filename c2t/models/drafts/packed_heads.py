@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from itertools import accumulate
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -45,41 +44,10 @@ class PackedHead(ABC):
         mask: Bool[Tensor, "B n t"],
         cache: KVCache,
         rows: Ragged,
-    ) -> Float[Tensor, "B n H"]:
-        """See `EagleHead.forward`; only the slots in `rows` are computed."""
-        return rows.back(self._run(features, tokens, positions, mask, cache, rows, None))
-
-    def last(
-        self,
-        features: Float[Tensor, "B n H"],
-        tokens: Int[Tensor, "B n"],
-        positions: Int[Tensor, "B n"],
-        mask: Bool[Tensor, "B n t"],
-        cache: KVCache,
-        rows: Ragged,
-    ) -> Float[Tensor, "B H"]:
-        """Do `__call__`, and return the outputs after each row's last slot in `rows`; some other ones for a row without
-        any. Of the other slots the last layer computes keys and values only."""
-        ends = rows.ends()
-        wanted = torch.tensor(ends, dtype=torch.long, device=tokens.device)
-        hidden = self._run(features, tokens, positions, mask, cache, rows, wanted)
-        if not ends:  # padding of a longer row that has left
-            return hidden.new_zeros(len(rows.sizes), hidden.shape[1])
-        if len(ends) == len(rows.sizes):
-            return hidden
-        before = accumulate(size > 0 for size in rows.sizes)  # rows with slots up to each one
-        return hidden[[max(count - 1, 0) for count in before]]
-
-    def _run(
-        self,
-        features: Tensor,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-        rows: Ragged,
-        wanted: Int[Tensor, " k"] | None,
+        wanted: Int[Tensor, " k"] | None = None,
     ) -> Float[Tensor, "_ H"]:
+        """See `EagleHead.forward`. Return the outputs of the slots in `rows`, or those among them whose rising numbers
+        are `wanted`: of the others the last layer computes keys and values only."""
         x, read = self._read(rows.take(tokens), rows.take(features))
         hidden = self.decoder.run_padded(x, positions, mask, cache, rows, read, wanted)
         return self.parts.norm(hidden) if self.parts.normed else hidden
