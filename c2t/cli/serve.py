@@ -1,6 +1,7 @@
 """The command that serves a pair over HTTP: serve. It imports what takes time once its port answers."""
 
 import re
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -81,9 +82,10 @@ def serve(
     if speculative_config is not None:
         models, policy = _speculating(models, policy, speculative_config)
     with listen(host, port) as listener:
-        with answering(listener):
-            terminal.say("loading the models; until they are there, every request is answered with 503", error=True)
-            with ending_at_once():
+        terminal.say("loading the models; until they are there, every request is answered with 503", error=True)
+        with ExitStack() as loading:
+            with ending_at_once():  # before the first answer, after which a signal may come
+                loading.enter_context(answering(listener))
                 from c2t.cli.prepare import prepare  # noqa: PLC0415 - takes seconds, in which the port answers
                 from c2t.serving.server import Server, log_to_stderr  # noqa: PLC0415 - likewise
 
