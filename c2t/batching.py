@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from c2t.costs.statistics import Statistics, counts_of
+from c2t.costs.statistics import RoundCounts, Statistics, counts_of
 from c2t.decoding import Committed, Step, cut, open_session, speculate
 from c2t.errors import InputError, check_kind, check_whole, whole
 from c2t.grammars.constraint import Constraint
@@ -65,9 +65,15 @@ class Request:
     reported: int = 0  # tokens that steps have returned
     statistics: Statistics = field(default_factory=partial(Statistics, prompts=1))
 
-    def add(self, tokens: list[int], logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """Append the tokens of a round, cut at the end of the text, and set `finish` there."""
+    def add(self, tokens: list[int], counts: RoundCounts | None = None, logprobs: Sequence[TokenLogprob] = ()) -> None:
+        """Append the tokens of a round, cut at the end of the text, and set `finish` there. counts: of the round; None
+        of the prefill."""
         text = cut(self.tokens + tokens, self.max_new_tokens, self.eos)
+        new = len(text) - len(self.tokens)
+        of_round = Statistics(new_tokens=new, cut=len(tokens) - new)
+        if counts is not None:
+            of_round.add(counts)
+        self.statistics += of_round  # a new object: another thread may be reading the old one
         if self.top is not None:
             self.logprobs = [*(self.logprobs or []), *logprobs][: len(text)]
         self.tokens = text  # last, because another thread may read both
@@ -366,16 +372,12 @@ class BatchDecoder:
 
     def _hand_out(self, running: Running, step: Step) -> Running | None:
         """Add each row's tokens to its request; return the rows whose texts have not ended."""
-        for request, counts in zip(running.requests, counts_of(step), strict=False):  # none of the prefill
-            # A new object: another thread may be reading the old one, all of whose lists are about the same rounds.
-            of_round = Statistics()
-            of_round.add(counts)
-            request.statistics += of_round
-        logprobs = step.extra.get("logprobs", [()] * len(running.requests))
+        rows = len(running.requests)
+        counts, logprobs = counts_of(step) or [None] * rows, step.extra.get("logprobs", [()] * rows)
         with self._lock:
-            for request, (_, tokens), values in zip(running.requests, step.by_row(), logprobs, strict=True):
+            for request, (_, tokens), *values in zip(running.requests, step.by_row(), counts, logprobs, strict=True):
                 if request.finish is None:
-                    request.add(tokens, values)
+                    request.add(tokens, *values)
         return self._retain(running, running.verifier.unfinished(step))
 
     def _retain(self, running: Running, rows: list[int]) -> Running | None:

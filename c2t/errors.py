@@ -4,7 +4,8 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of controls, formats, surrogates and line ends
 
@@ -117,13 +118,18 @@ def whole(settings: object, *names: str, least: int | None = None, most: int | N
 
 
 def at_least_one(settings: object, *names: str) -> None:
-    """Raise InputError unless each named field of a settings object is None (off) or a whole number of at least 1."""
-    whole(settings, *(name for name in names if getattr(settings, name) is not None), least=1)
+    """Raise InputError unless each named field of settings is a whole number of at least 1, or None where it is off."""
+    whole(settings, *(name for name in names if not _is_off(settings, name)), least=1)
 
 
 def from_zero(settings: object, *names: str) -> None:
-    """Raise InputError unless each named field of a settings object is None or a whole number of at least 0."""
-    whole(settings, *(name for name in names if getattr(settings, name) is not None), least=0)
+    """Raise InputError unless each named field of settings is a whole number of at least 0, or None where it is off."""
+    whole(settings, *(name for name in names if not _is_off(settings, name)), least=0)
+
+
+def _is_off(settings: Any, name: str) -> bool:
+    """Return True for None in a dataclass's field whose type has it."""
+    return getattr(settings, name) is None and NoneType in get_args(settings.__dataclass_fields__[name].type)
 
 
 def probability(settings: object, *names: str) -> None:

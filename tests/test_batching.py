@@ -111,6 +111,9 @@ def test_every_text_is_what_it_would_be_alone(name: str, plans: list[dict], max_
         else:
             assert request.tokens == text
             assert request.finish == ("stop" if text[-1] in plan["eos"] else "length")
+        counts = request.statistics
+        assert counts.new_tokens == len(request.tokens)
+        assert counts.new_tokens + counts.cut == bool(request in said) + sum(count + 1 for count in counts.accepted)
     assert len(requests) == len(plans)
     assert decoder.tokens_in_use == 0
 

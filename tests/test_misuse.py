@@ -23,6 +23,7 @@ from c2t.models.loading.load import load_pair
 from c2t.policies import POLICIES, Budget, Hierarchical, MedusaTree
 from c2t.policies.medusa_tree import Accuracies
 from c2t.sampling import Sampling
+from c2t.study.bench import BenchSettings
 
 # Without checks of types, which would answer before c2t does: `make test` runs slow tests so.
 pytestmark = pytest.mark.slow
@@ -193,6 +194,10 @@ CALLS = {
             "beta": [*NO_NUMBER, 0, 2],
             "label": [*NEVER, 5],
         },
+    ),
+    "BenchSettings": (
+        lambda given: BenchSettings,
+        {"max_new_tokens": NO_COUNT, "limit": [value for value in NO_COUNT if value is not None]},
     ),
     "show": (
         lambda given: lambda **wrong: show(**{"shown": given.step} | wrong),

@@ -54,7 +54,7 @@ def harvest(
     shard: o.Shard = None,
     merge: o.Merge = None,
     ray: o.Ray = None,
-    workers: o.Workers = shared.WORKERS,
+    workers: o.Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted harvest in --out.")] = False,
     overwrite: o.Overwrite = False,
     json: o.Json = None,
@@ -105,14 +105,15 @@ def harvest(
         else:
             judged = _judged(texts, loaded, settings, number)
             chosen = [text.prompt for text in judged.texts]
-        complete = how["resume"] and is_complete(unfinished(folder) or folder)
+        standing = unfinished(folder) or folder
+        before = {*standing.iterdir()} if how["resume"] and is_complete(standing) else None
         with progress_bar("harvest", "texts") as report:
             if pool:
                 done = harvesting.harvest_by(pool, chosen, folder, settings, progress=report, **how)
             else:
                 more = {"shard": number, "texts": judged, "progress": report}
                 done = harvesting.harvest(loaded, chosen, folder, settings, **more, **how)
-    if complete:
+    if before == {*folder.iterdir()}:
         terminal.say(f"{folder} is complete already; --overwrite makes it again.")
     _harvested(done, json)
     if number != WHOLE:

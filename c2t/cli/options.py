@@ -287,7 +287,7 @@ Ray = Annotated[
         metavar="ADDRESS",
     ),
 ]
-Workers = Annotated[int, _run("Number of Ray actors.")]
+Workers = Annotated[int | None, _run("Number of Ray actors, with --ray.", show_default="2")]
 Merge = Annotated[
     Path | None,
     _output(

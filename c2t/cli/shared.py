@@ -26,7 +26,7 @@ from c2t.replay.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
 from c2t.storage.results import check_place
 
-WORKERS = 2  # default number of Ray actors
+WORKERS = 2  # Ray actors, if --workers does not say
 WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # policies that replace c2t among defaults
 
 
@@ -57,14 +57,19 @@ def typed(models: Models) -> str:
     return words
 
 
-def pool(address: str | None, workers: int, make: Callable[[], Pair], device: str | None) -> AbstractContextManager:
+def pool(
+    address: str | None, workers: int | None, make: Callable[[], Pair], device: str | None
+) -> AbstractContextManager:
     """Return a context with Ray actors that hold the pair, or with None where no address is given. Without a device
     each actor gets a GPU where the cluster has any."""
     if address is None:
+        if workers is not None:
+            raise InputError(f"--workers {workers} are Ray's: give --ray, too, or leave it out")
         return nullcontext()
     from c2t.harvest.ray_pool import RayPool  # noqa: PLC0415 - needs an extra
 
-    return RayPool(make, address, workers, None if device is None else int(device.startswith("cuda")))
+    gpus = None if device is None else int(device.startswith("cuda"))
+    return RayPool(make, address, WORKERS if workers is None else workers, gpus)
 
 
 def read(files: list[Path]) -> list[Prompt]:

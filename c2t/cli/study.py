@@ -62,7 +62,7 @@ def sweep(
         o.file_out("Add the results to this JSONL file, and write the figure next to it.", "data/sweep/PAIR.jsonl"),
     ] = None,
     ray: o.Ray = None,
-    workers: o.Workers = shared.WORKERS,
+    workers: o.Workers = None,
     json: o.Json = None,
 ) -> None:
     """Compare policies at many settings: how many tokens does each verify for the same tau?

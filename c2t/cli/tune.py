@@ -9,7 +9,7 @@ import typer
 
 from c2t.cli import options as o
 from c2t.cli import reports, shared, terminal
-from c2t.costs.store import costs_of, measure_and_store
+from c2t.costs.store import measure_and_store
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair
 from c2t.models.wrappers.ngrams import NGRAMS
@@ -106,7 +106,9 @@ def tune(
     turns = shared.read(files)
 
     def costs(policy: Policy, file: str | None = None) -> RoundCosts:
-        return costs_of(loaded, policy, file) if file else measure_and_store(loaded, policy, turns)
+        if file:
+            raise InputError(f"budget:costs={file}: c2t tune measures the costs itself; leave them out of --policies")
+        return measure_and_store(loaded, policy, turns)
 
     candidates = shared.policies(loaded, classifier, specs, None, costs)
     if policies == tuning.DEFAULT_CANDIDATES:

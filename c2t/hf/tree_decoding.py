@@ -44,8 +44,9 @@ class TreeDecoding:
     draft: folder or Hub id of a draft head, or of a language model with the same tokens. It may also be the name of a
     pair, "lookup" for n-grams of the text, or a loaded language model. None is for policies without a draft.
 
-    policy: the tree construction. classifier: instead of a policy, C2T with this classifier (folder, Hub id or name of
-    a pair); beta: its threshold. Without either the policy is `default_policy` of the pair that `draft` names.
+    policy: the tree construction, or its text (`threshold:threshold=0.1`). classifier: instead of a policy, C2T with
+    this classifier (folder, Hub id or name of a pair); beta: its threshold. Without all of them the policy is
+    `default_policy` of the pair that `draft` names.
 
     seed: of sampled texts; None takes one from torch's global generator (torch.manual_seed). streamer: gets the text
     token by token.
@@ -57,7 +58,7 @@ class TreeDecoding:
         self,
         draft: str | Path | PreTrainedModel | None = None,
         *,
-        policy: Policy | None = None,
+        policy: Policy | str | None = None,
         classifier: str | Path | TreeClassifier | None = None,
         beta: float | None = None,
         seed: int | None = None,
@@ -73,10 +74,11 @@ class TreeDecoding:
             )
         if draft is not None and not isinstance(draft, PreTrainedModel):
             check_draft(draft)
-        self.policy = policy if policy is not None else _policy_of(draft, classifier, beta)
+        described = policy is None or isinstance(policy, str)
+        self.policy = _policy_of(draft, policy, classifier, beta) if described else policy
         check_policy(self.policy, sys.maxsize, sys.maxsize)  # a model's own limits are checked in `__call__`
         if not self.policy.exact:
-            raise InputError(f"{type(policy).__name__} is not exact: its text would not be the model's own")
+            raise InputError(f"{type(self.policy).__name__} is not exact: its text would not be the model's own")
         if draft is None and getattr(self.policy, "policy", self.policy).levels:
             raise InputError("draft: give a folder, a Hub id, the name of a pair, lookup, or a loaded language model")
         Sampling(seed=0 if seed is None else seed)  # raises InputError for an invalid seed
@@ -249,11 +251,13 @@ def _check_hooks(target: Target) -> None:
         raise InputError(f"{type(outside[0]).__name__} has a forward hook, which trees would pass over: remove it")
 
 
-def _policy_of(draft: Any, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
-    """Return C2T with this classifier; without one, `default_policy` of the pair that `draft` names."""
+def _policy_of(draft: Any, text: str | None, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
+    """Return C2T with this classifier; without one the policy that a text describes, or `default_policy` of the pair
+    that `draft` names."""
     name = draft.partition("+")[0] if isinstance(draft, str) else ""
     if classifier is None and beta is None:
-        return parse(default_policy(name), lambda pair=name: TreeClassifier.from_pretrained(pair))
+        text = default_policy(name) if text is None else text
+        return parse(text, lambda pair=name: TreeClassifier.from_pretrained(pair))
     if classifier is None:
         if not name or not checkpoints.is_name(name) or not checkpoints.find(name, checkpoints.CLASSIFIER):
             raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")

@@ -136,7 +136,10 @@ def test_an_interrupted_harvest_goes_on_by_itself(home: Path) -> None:
     assert describe(rows) == before
     said = good("harvest", *SMALL, "--limit", "2", "--json", "-")
     assert "complete already" in said
+    assert "--workers 2 are Ray's" in refused("harvest", *SMALL, "--limit", "2", "--workers", "2")
     assert json.loads(said.splitlines()[-1])["figures"]["rows"] == before.rows
+    min(rows.glob("part-*")).unlink()
+    assert "complete already" not in good("harvest", *SMALL, "--limit", "2")
     assert describe(rows) == before
 
 

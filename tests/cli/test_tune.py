@@ -215,6 +215,7 @@ def test_a_classifier_by_path_is_given_again(cache: Path) -> None:
         (["--batch", "4", "--limit", "3"], "use --limit 4"),
         (["--policies", "eagle3"], "no policy is called 'eagle3'"),
         (["--draft", "lookup", "--ngrams"], "--draft lookup has +ngrams already; leave --ngrams out"),
+        (["--policies", "budget:costs=a.json,of=eagle2"], "budget:costs=a.json: c2t tune measures the costs itself"),
         (["--minutes", "0"], "minutes = 0.0 must be more than 0"),
     ],
 )

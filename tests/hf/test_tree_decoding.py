@@ -144,6 +144,7 @@ def test_other_policies_write_the_same(pairs) -> None:
     model, noisy = pairs("llama")
     for decoding in (
         TreeDecoding(noisy, policy=SpecInfer((3, 2))),
+        TreeDecoding(noisy, policy="threshold:threshold=0.1,K=4"),
         TreeDecoding(policy=Plain()),
         TreeDecoding(noisy, classifier=toy_classifier(), beta=0.2),
     ):
@@ -490,7 +491,7 @@ def test_token_types_and_several_streamed_texts_are_refused(pairs) -> None:
         model.generate(**BATCH, streamer=Collector(), custom_generate=decoding)
 
 
-NO_TYPES = {"a policy's class", "a policy's name", "seed"}  # which checks of types would catch
+NO_TYPES = {"a policy's class", "seed"}  # which checks of types would catch
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no draft": ({"policy": TREE}, "draft: give a folder"),
     "no pair of this name": ({"draft": "nobody"}, "no draft is called 'nobody'"),
@@ -498,7 +499,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "beta alone": ({"draft": "a/b", "beta": 0.5}, "give the classifier too"),
     "not exact": ({"draft": "tiny", "policy": MCSDPlus(W=2, D=2)}, "MCSDPlus is not exact"),
     "a policy's class": ({"draft": "tiny", "policy": Eagle2}, "is a class"),
-    "a policy's name": ({"draft": "tiny", "policy": "eagle2"}, "'eagle2' is no policy"),
+    "a policy's name": ({"draft": "tiny", "policy": "eagle"}, "no policy is called 'eagle'"),
+    "another's classifier": ({"draft": "lookup", "policy": "c2t"}, "no classifier is called 'lookup'"),
     "seed": ({"draft": "tiny", "seed": 0.5}, "seed = 0.5"),
 }
 
