@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -14,8 +14,9 @@ from torch import Tensor
 from c2t.drafting.texts import Texts
 from c2t.errors import InputError, one_line
 from c2t.storage.atomic import new_file
+from c2t.storage.checksum import drawn
 
-VALIDATION = 16  # one question in so many is for validation, with every answer to it
+VALIDATION = 1 / 16  # share of the questions, each with every answer to it
 
 
 @runtime_checkable
@@ -64,6 +65,14 @@ class WrittenText(NamedTuple):
         return self.ids[self.question :]
 
 
+def held_out(questions: Iterable[str]) -> set[str]:
+    """Return the questions for validation: at least one, and not all. A hash of each decides, so that none is judged by
+    after it was learned from, whatever shards and rows come and go."""
+    ranked = sorted({*questions}, key=drawn)
+    below = sum(drawn(question) < VALIDATION for question in ranked)
+    return {*ranked[: min(max(below, 1), len(ranked) - 1)]}
+
+
 class Corpus:
     """Texts to learn from and to judge by.
 
@@ -106,7 +115,8 @@ class Library(Corpus):
         self.folder, self.taps = folder, taps
         self.asked: Counter[tuple[str, float]] = Counter()
         self.number = self.bytes = 0
-        self._turns: dict[str, bool] = {}
+        self._turns: set[str] = set()
+        self._written: list[WrittenText] = []  # whatever they are for
         for path in sorted(folder.glob("*.safetensors")):
             self._read(path)
 
@@ -138,13 +148,12 @@ class Library(Corpus):
             raise InputError(f"{path}: not a shard of texts ({one_line(error)}); delete the file") from error
         self.number = int(path.stem) + 1
         self.bytes += path.stat().st_size
-        for turn in turns:  # of shards without taps, too: one kind of head begins from another's
-            self._turns.setdefault(turn, len(self._turns) % VALIDATION > 0)
-        if self.taps and "taps" not in stored:
-            return
-        self.asked[source, temperature] += len(turns)
-        for turn, text, question, tops, after, read in zip(turns, ids, questions, best, features, inputs, strict=True):
-            learned = self._turns[turn]
-            self.texts.append(
-                WrittenText(text, question, tops, after[:-1], read[:-1], turn, source, temperature, learned)
-            )
+        self._turns.update(turns)  # of shards without taps, too: one kind of head begins from another's
+        if not self.taps or "taps" in stored:
+            self.asked[source, temperature] += len(turns)
+            for turn, text, count, tops, after, read in zip(turns, ids, questions, best, features, inputs, strict=True):
+                self._written.append(
+                    WrittenText(text, count, tops, after[:-1], read[:-1], turn, source, temperature, learned=True)
+                )
+        out = held_out(self._turns)
+        self.texts = [text._replace(learned=text.turn not in out) for text in self._written]

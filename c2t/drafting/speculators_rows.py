@@ -28,7 +28,7 @@ from torch import Tensor
 
 from c2t.drafting.arrow_dataset import read_lists
 from c2t.drafting.kinds import KINDS, HeadKind
-from c2t.drafting.library import Corpus
+from c2t.drafting.library import Corpus, held_out
 from c2t.drafting.questions import MARK
 from c2t.errors import InputError, one_line
 from c2t.models.drafts.eagle3 import default_taps
@@ -36,7 +36,6 @@ from c2t.models.loading.load import Pair
 from c2t.models.loading.template_process import rendered
 from c2t.models.target.target import Target
 
-HELD_OUT = 20  # one conversation in so many is for validation
 # Tokens of a text, and of its answer: a longer row becomes several texts. A step's memory grows with their square.
 LONGEST, ANSWER = 1024, 512
 COMPARED = 64  # tokens of a row by which its layers are found
@@ -257,7 +256,7 @@ def shown(layers: Sequence[int], between: str = ", ") -> str:
 
 
 def learned_rows(rows: list[StoredRow]) -> list[bool]:
-    """Return which rows are learned from; those of one in HELD_OUT conversations are for validation.
+    """Return which rows are learned from; the others are for validation (see `held_out`).
 
     A row belongs to the conversation of another one if its question begins with that one's: later turns, or other
     answers. A text without a question is one of its own.
@@ -267,9 +266,9 @@ def learned_rows(rows: list[StoredRow]) -> list[bool]:
     for question in sorted(set(questions)):
         if leader is None or not question.startswith(leader):
             leader = question
-        first[question] = leader
-    numbers: dict[bytes, int] = {}
-    return [numbers.setdefault(first[question], len(numbers)) % HELD_OUT > 0 for question in questions]
+        first[question] = leader.hex()
+    out = held_out(first.values())
+    return [first[question] not in out for question in questions]
 
 
 def texts_of(row: StoredRow, learned: bool, pair: Pair, stored: StoredStates) -> Iterator[StoredText]:

@@ -267,7 +267,7 @@ class TrainingRun:
         that fits, or all are one."""
         largest = LARGEST_BATCH.get(self.pair.target.device.type, LARGEST_BATCH["cpu"])
         while self.sources and self.library.bytes < MOST_BYTES:
-            if time.monotonic() >= until and self.library.validation:
+            if time.monotonic() >= until and self.library.texts:
                 break
             start = time.monotonic()
             names, number = list(self.sources), self.library.number

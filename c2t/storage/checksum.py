@@ -15,6 +15,11 @@ def checksum(document: Any, data: Iterable[bytes | memoryview] = ()) -> str:
     return digest.hexdigest()
 
 
+def drawn(name: str) -> float:
+    """Return a number in [0, 1) that a hash of the name draws: the same in every process, whatever else there is."""
+    return int(checksum(name)[:8], 16) / 2**32
+
+
 def file_checksum(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits. Raises OSError."""
     with path.open("rb") as file:

@@ -121,7 +121,8 @@ def append_point(path: Path, condition: Condition, point: Point) -> None:
 
 
 def read_points(path: Path) -> dict[Condition, list[Point]]:
-    """Return the points of each condition in a file, in its order; of a repeated point the last one is used.
+    """Return the points of each condition in a file, in its order. Of a policy that was counted again, the last one is
+    used: no front mixes those of a network before and after another training.
 
     An unfinished last line of an interrupted run is not read. Raises InputError for any other content.
     """
@@ -130,7 +131,7 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
         source = f"{path}, line {number}: not a point of a sweep"
         parsed = from_json(_PointLine, line, source, "give a file that `c2t sweep --out FILE` has written")
         condition, point = parsed.configuration, Point(**vars(parsed.figures))
-        points.setdefault(condition, {})[(point.family, point.policy, point.classifier)] = point
+        points.setdefault(condition, {})[point.family, point.policy] = point
     return {condition: list(by_policy.values()) for condition, by_policy in points.items()}
 
 

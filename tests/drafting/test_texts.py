@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
 from c2t.drafting import texts
-from c2t.drafting.library import VALIDATION, Library
+from c2t.drafting.library import VALIDATION, Library, held_out
 from c2t.errors import InputError
 from c2t.models.target.target import Target
 from tests.drafting.targets import END, small_target
@@ -60,7 +60,7 @@ def test_writing_stops_at_the_deadline(target: Target) -> None:
 
 
 def test_a_folder_of_texts_is_read_back(target: Target, tmp_path: Path) -> None:
-    """Ids beyond 16 bits are what they were; one question in VALIDATION is left out with all its answers."""
+    """Ids beyond 16 bits are what they were; a question for validation is left out with all its answers."""
     written = texts.write(target, [[number % 40 + 3, 7] for number in range(40)], 0.0, 8, 0, ENDS)
     written = written._replace(ids=written.ids + 70_000)
     turns = [f"question {number}" for number in range(40)]
@@ -73,8 +73,8 @@ def test_a_folder_of_texts_is_read_back(target: Target, tmp_path: Path) -> None:
         assert torch.cat([text.ids for text in library.texts[:40]]).equal(written.ids.int())
         for text, whole in zip(library.texts, written.features.split(written.lengths.tolist()), strict=False):
             assert text.features.equal(whole[:-1].bfloat16())
-        assert {text.turn for text in library.validation} == set(turns[::VALIDATION])
-        assert len(library.validation) == 2 * len(turns[::VALIDATION])
+        assert {text.turn for text in library.validation} == held_out(turns)
+        assert len(library.validation) == 2 * len(held_out(turns))
         assert library.written == 2 * int((written.lengths - written.questions).sum())
         assert library.texts[0].inputs.shape[1] == 3 * library.texts[0].features.shape[1]
     for text in Library(tmp_path, taps=False).texts:  # a kind that reads features, after one that reads taps
@@ -90,7 +90,30 @@ def test_all_kinds_of_heads_leave_out_the_same_questions(target: Target, tmp_pat
     tapped = Library(tmp_path, taps=True)
     tapped.add(texts.write(target, asked[5:], 0.0, 8, 0, ENDS), turns[5:], "given", 0.0)
     left_out = {text.turn for text in Library(tmp_path, taps=False).validation}
-    assert {text.turn for text in tapped.validation} == left_out - {turns[0]}
+    assert {text.turn for text in tapped.validation} == left_out - {*turns[:5]}
+
+
+def test_what_was_learned_from_is_not_judged_by_when_shards_go_and_come(target: Target, tmp_path: Path) -> None:
+    turns = [f"question {number}" for number in range(64)]
+    written = texts.write(target, [[3, 7]] * 16, 0.0, 2, 0, ENDS)
+    library = Library(tmp_path, taps=False)
+    for begin in range(0, 64, 16):
+        library.add(written, turns[begin : begin + 16], "given", 0.0)
+    out = {text.turn for text in library.validation}
+    (tmp_path / "00001.safetensors").unlink()
+    assert {text.turn for text in Library(tmp_path, taps=False).validation} == out - {*turns[16:32]}
+    library.add(written, [f"another {number}" for number in range(16)], "given", 0.0)
+    assert {text.turn for text in library.validation if text.turn in turns} == out
+    many = [f"question {number}" for number in range(4096)]
+    assert abs(len(held_out(many)) - VALIDATION * len(many)) < 6 * (VALIDATION * len(many)) ** 0.5
+
+
+def test_few_questions_are_for_both() -> None:
+    """Whatever their hashes are; one alone is to learn from."""
+    for number in range(50):
+        one, two = f"one {number}", f"two {number}"
+        assert held_out([one]) == held_out([]) == set()
+        assert len(held_out([one, two, one])) == 1
 
 
 def test_the_tokens_that_all_texts_begin_with_are_counted(target: Target, tmp_path: Path) -> None:

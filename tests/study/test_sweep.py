@@ -136,7 +136,9 @@ def test_another_configuration_is_counted_anew(small_pair: Pair, tmp_path: Path)
     sweep(small_pair, of(), PROMPTS, SETTINGS, file)
     other = TreeClassifier()
     other.output.bias.data += 0.1
-    assert sweep(small_pair, of(classifier=other), PROMPTS, SETTINGS, file).stored in (2, 3), "all but C2T's"
+    again = sweep(small_pair, of(classifier=other), PROMPTS, SETTINGS, file)
+    assert again.stored in (2, 3), "all but C2T's"
+    assert read_points(file) == {again.condition: again.points}  # and no front has points of both networks
     for settings in (
         SweepSettings(max_new_tokens=8, seed=1, limit=None),
         SweepSettings(max_new_tokens=8, temperature=0.9, limit=None),
