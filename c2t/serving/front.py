@@ -224,7 +224,7 @@ class Answer:
             raise update
         if update is None:  # `close` was called
             raise StopAsyncIteration
-        self.finish = update.finish
+        self.finish = self.finish or update.finish  # `close` may have come before it
         return update.tokens
 
     @property

@@ -23,6 +23,7 @@ from c2t.records.schema import COLUMNS
 from tests.harvests import make_harvest
 
 ROOT = Path(__file__).parents[2]
+HANGS = 900  # seconds after which a command hangs, even on a busy machine
 # The command line, which sends itself a signal when a function is called the n-th time: no sleep decides.
 DRIVER = """if True:
     import importlib, os, sys, threading
@@ -60,7 +61,7 @@ def stopped(home: Path, place: str, calls: int, numbers: list[int], *arguments: 
     environment = {**os.environ, "C2T_HOME": str(home), "PYTHONPATH": str(ROOT)}
     signals = ",".join(str(int(number)) for number in numbers)
     command = [sys.executable, "-c", DRIVER, *place.split(":"), str(calls), signals, *map(str, arguments)]
-    run = {"env": environment, "cwd": home, "capture_output": True, "text": True, "check": False, "timeout": 120}
+    run = {"env": environment, "cwd": home, "capture_output": True, "text": True, "check": False, "timeout": HANGS}
     done = subprocess.run(command, preexec_fn=_hear, **run)
     return done.returncode, done.stdout, done.stderr
 
@@ -191,7 +192,7 @@ def test_output_that_is_lost_is_no_success(small_home: Path) -> None:
 def test_a_signal_that_nohup_ignores_is_ignored(small_home: Path) -> None:
     command = ["nohup", sys.executable, "-c", DRIVER, "c2t.cli.info", "folder", "1", "1", "info", "tiny"]
     environment = {**os.environ, "C2T_HOME": str(small_home), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 0, done.stderr
 
 

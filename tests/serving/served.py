@@ -49,7 +49,7 @@ def client(server: Server) -> OpenAI:
 
 def metrics(server: Server) -> dict[str, float]:
     """Return the metrics by their names, the outcome of requests behind a dot."""
-    text = httpx.get(f"{server.address}/metrics").text
+    text = httpx.get(f"{server.address}/metrics", timeout=60).text
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

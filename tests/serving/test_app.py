@@ -44,7 +44,7 @@ def server(decoder: SpeculativeDecoder) -> Iterator[Server]:
 
 
 def post(server: Server, content: Any, kind: str = "application/json") -> httpx.Response:
-    return httpx.post(f"{server.address}/v1/completions", content=content, headers={"Content-Type": kind})
+    return httpx.post(f"{server.address}/v1/completions", content=content, headers={"Content-Type": kind}, timeout=60)
 
 
 def complete(ai: OpenAI, **fields: Any) -> Any:
@@ -261,11 +261,11 @@ def test_errors_are_openais(server: Server, ai: OpenAI) -> None:
         assert any(part in error["message"] for part in said.split("|")), error
     with pytest.raises(openai.BadRequestError, match="tiny has no chat template: use /v1/completions"):
         ai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hello"}])
-    missing = httpx.get(f"{server.address}/v1/files")
+    missing = httpx.get(f"{server.address}/v1/files", timeout=60)
     said = f"there is no such address: c2t serve has {', '.join(ADDRESSES)}"
     assert (missing.status_code, missing.json()["error"]["message"]) == (404, said)
     assert {*ADDRESSES} <= {route.path for route in server.config.app.routes}
-    wrong = httpx.get(f"{server.address}/v1/completions")
+    wrong = httpx.get(f"{server.address}/v1/completions", timeout=60)
     assert (wrong.status_code, wrong.headers["Allow"]) == (405, "POST")
 
 
@@ -284,20 +284,22 @@ def test_models_and_health(server: Server, ai: OpenAI) -> None:
     assert listed.max_model_len == room
     with pytest.raises(openai.NotFoundError, match="'a/b' does not exist here: this server has 'tiny'"):
         ai.models.retrieve("a/b")
-    assert httpx.get(f"{server.address}/health").json() == {"status": "ok"}
-    head = httpx.head(f"{server.address}/health")
+    assert httpx.get(f"{server.address}/health", timeout=60).json() == {"status": "ok"}
+    head = httpx.head(f"{server.address}/health", timeout=60)
     assert (head.status_code, head.content) == (200, b"")
-    assert httpx.get(f"{server.address}/docs").status_code == 404, "a page that would load scripts from elsewhere"
+    assert httpx.get(f"{server.address}/docs", timeout=60).status_code == 404, (
+        "a page that would load scripts from elsewhere"
+    )
 
 
 def test_a_foreign_name_that_leads_here_is_refused(server: Server) -> None:
     port = server.address.rpartition(":")[2]
     for host in ("evil.example", f"0.0.0.0:{port}", "127.0.0.1.evil.example", "", "[", "user@evil.example"):
-        answer = httpx.get(f"{server.address}/health", headers={"Host": host})
+        answer = httpx.get(f"{server.address}/health", headers={"Host": host}, timeout=60)
         assert answer.status_code == 400
         assert "use one of these, or --host" in answer.json()["error"]["message"]
     for host in (f"127.0.0.1:{port}", "localhost", f"[::1]:{port}", "LOCALHOST"):
-        assert httpx.get(f"{server.address}/health", headers={"Host": host}).status_code == 200
+        assert httpx.get(f"{server.address}/health", headers={"Host": host}, timeout=60).status_code == 200
 
 
 def test_who_goes_away_frees_the_row(server: Server, ai: OpenAI) -> None:

@@ -173,7 +173,7 @@ def test_acceptance_is_reported_as_vllm_does(server: Server, ai: OpenAI, decoder
     at = [found[f"vllm:spec_decode_num_accepted_tokens_per_pos_total.0.tiny.{depth}"] for depth in range(3)]
     assert sum(at) == 2 * alone.accepted_tokens
     assert at == sorted(at, reverse=True)
-    text = httpx.get(f"{server.address}/metrics").text
+    text = httpx.get(f"{server.address}/metrics", timeout=60).text
     assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
 
 

@@ -176,6 +176,7 @@ def test_values_out_of_range_are_refused_by_name(server: Server, fields: dict[st
         f"{server.address}/v1/completions",
         content=json.dumps(body | {"model": server.front.decoder.pair.name}),
         headers={"Content-Type": "application/json"},
+        timeout=60,
     )
     assert answer.status_code == 400
     error = answer.json()["error"]

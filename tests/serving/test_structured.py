@@ -165,7 +165,10 @@ def test_what_is_too_deep_to_be_read_is_refused_as_a_body(server: Server) -> Non
         schema = '{"items": ' * levels + "{}" + "}" * levels
         body = f'{{"model": "tiny", "prompt": "a", "guided_json": {schema}}}'
         answer = httpx.post(
-            f"{server.address}/v1/completions", content=body, headers={"Content-Type": "application/json"}
+            f"{server.address}/v1/completions",
+            content=body,
+            headers={"Content-Type": "application/json"},
+            timeout=60,
         )
         assert answer.status_code == 400
         assert answer.json()["error"]["message"]
@@ -268,7 +271,7 @@ def test_300_clients_at_the_same_time_get_their_texts_or_429(decoder: Speculativ
     with serving(decoder, max_rows=4, max_waiting=40) as server:
         address = f"{server.address}/v1/completions"
         body = {"model": "tiny", "prompt": "def add(a, b):", "max_tokens": 8, "temperature": 0}
-        wanted = httpx.post(address, json=body).json()["choices"][0]["text"]
+        wanted = httpx.post(address, json=body, timeout=60).json()["choices"][0]["text"]
         bodies = [body | ({"guided_choice": ["red"]} if number % 2 else {}) for number in range(300)]
         with ThreadPoolExecutor(300) as pool:
             answers = list(pool.map(lambda body: httpx.post(address, json=body, timeout=120), bodies))

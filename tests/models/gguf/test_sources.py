@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -30,17 +30,24 @@ def made(path: Path, **changes: object) -> Path:
 
 def test_another_process_is_waited_for(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here a thread: its lock is another one, as a process's is."""
-    path, begun, convert = tmp_path / "a.gguf", threading.Event(), conversion.convert
+    path, begun, waits = tmp_path / "a.gguf", threading.Event(), threading.Event()
+    convert, warn = conversion.convert, warnings.warn
     write(path, "llama")
     calls: list[Path] = []
 
     def slowly(file: object, folder: Path, with_blocks: bool) -> None:
         calls.append(folder)
         begun.set()
-        time.sleep(0.3)
+        assert waits.wait(60)
         convert(file, folder, with_blocks)
 
+    def heard(message: str, **how: int) -> None:
+        warn(message, **how)
+        if message.startswith("waits for"):
+            waits.set()
+
     monkeypatch.setattr(conversion, "convert", slowly)
+    monkeypatch.setattr(warnings, "warn", heard)
     other = threading.Thread(target=converted, args=(path,))
     other.start()
     begun.wait()
