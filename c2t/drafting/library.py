@@ -14,7 +14,7 @@ from torch import Tensor
 from c2t.drafting.texts import Texts
 from c2t.errors import InputError, one_line
 from c2t.storage.atomic import new_file
-from c2t.storage.checksum import drawn
+from c2t.storage.checksum import unit_hash
 
 VALIDATION = 1 / 16  # share of the questions, each with every answer to it
 
@@ -68,8 +68,8 @@ class WrittenText(NamedTuple):
 def held_out(questions: Iterable[str]) -> set[str]:
     """Return the questions for validation: at least one, and not all. A hash of each decides, so that none is judged by
     after it was learned from, whatever shards and rows come and go."""
-    ranked = sorted({*questions}, key=drawn)
-    below = sum(drawn(question) < VALIDATION for question in ranked)
+    ranked = sorted({*questions}, key=unit_hash)
+    below = sum(unit_hash(question) < VALIDATION for question in ranked)
     return {*ranked[: min(max(below, 1), len(ranked) - 1)]}
 
 

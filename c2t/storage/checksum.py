@@ -15,8 +15,8 @@ def checksum(document: Any, data: Iterable[bytes | memoryview] = ()) -> str:
     return digest.hexdigest()
 
 
-def drawn(name: str) -> float:
-    """Return a number in [0, 1) that a hash of the name draws: the same in every process, whatever else there is."""
+def unit_hash(name: str) -> float:
+    """Return the hash of a name as a number in [0, 1): the same in every process, whatever else there is."""
     return int(checksum(name)[:8], 16) / 2**32
 
 

@@ -14,7 +14,7 @@ from c2t.classifier import features
 from c2t.errors import InputError
 from c2t.kernels.features import DERIVED, WIDE
 from c2t.records.reader import describe, read_records
-from c2t.storage.checksum import drawn
+from c2t.storage.checksum import unit_hash
 from c2t.training.metrics import Validation
 from c2t.training.settings import LABELS, TrainSettings
 
@@ -44,7 +44,7 @@ def split_conversations(names: Sequence[str], val_fraction: float, fraction: flo
         raise InputError(
             f"{count} conversation with rows cannot be split into training and validation: harvest more prompts"
         )
-    hashes = torch.tensor([drawn(name) for name in names], dtype=torch.float64)
+    hashes = torch.tensor([unit_hash(name) for name in names], dtype=torch.float64)
     below = int((hashes < val_fraction).sum())
     held_out = min(max(below, min(FEWEST, count // 2)), count - 1)
     validation, others = hashes.argsort().tensor_split([held_out])

@@ -221,7 +221,7 @@ def test_a_decoder_that_fails_for_nobody_is_given_up(monkeypatch: pytest.MonkeyP
 def test_requests_may_end_when_the_front_is_closed_but_not_for_ever() -> None:
     async def play(stage: Stage) -> None:
         short, long = stage.submit(1, 2), stage.submit(2, 10**6)
-        stage.front.close(600)
+        stage.front.close(600.0)
         assert not stage.front.alive
         with pytest.raises(ServerStopping, match="takes no more requests"):
             stage.submit(3, 1)
