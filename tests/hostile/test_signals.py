@@ -41,6 +41,8 @@ DRIVER = """if True:
         sys.meta_path.insert(0, Finder())
     else:
         import c2t.output.signals
+        import c2t.output.progress
+        c2t.output.progress.MINUTE = float("inf")  # on a slow machine, too, a signal's line is the only one
         place = importlib.import_module(module)
         for part in name.split(".")[:-1]:
             place = getattr(place, part)

@@ -21,6 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(progress._Log, "last", now[0])
+    monkeypatch.setattr(progress, "MINUTE", 60.0)
     return now
 
 
