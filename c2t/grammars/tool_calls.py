@@ -180,11 +180,17 @@ class CallReader:
                 yield piece
 
     def end(self) -> Iterator[str]:
-        """Yield what is left at the end of the text, unless it is the end of a call: the beginning of an opening, or of
-        a call whose arguments did not come."""
-        if self.text and self.read != self._read_after:
+        """Yield what is left at the end of the text, unless it is a call's: its end, or a beginning whose arguments did
+        not come. Without a marker that may be another text, and is yielded."""
+        begun = self.read == self._read_begin or (self.read == self._read_head and self._begins_head())
+        if self.text and not (begun and self.frame.opening) and self.read != self._read_after:
             yield self.text
         self.text = ""
+
+    @property
+    def inside(self) -> bool:
+        """True in a call that has not ended."""
+        return self.read in (self._read_head, self._read_arguments)
 
     # Each returns a piece, "" after a change of state, or None where it needs more of the text.
 
@@ -212,6 +218,11 @@ class CallReader:
             self.text, self.read, self.calls = self.text[match.end() :], self._read_arguments, self.calls + 1
             return CallPiece(self.calls - 1, json.loads(match[1]), "")
         return None if self.text.startswith("{") or not self.text else self._give_up()
+
+    def _begins_head(self) -> bool:
+        """Return True if what is read so far can become a head."""
+        head = f'{{"name": "a", "{self.frame.arguments_key}": '
+        return any(self.head.fullmatch(self.text + head[cut:]) for cut in range(len(head)))
 
     def _read_arguments(self) -> CallPiece:
         """Read up to the end of the object: its last bracket outside of texts."""

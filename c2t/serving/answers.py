@@ -81,9 +81,10 @@ class Choice:
 
     @property
     def finish(self) -> str | None:
-        """Why the text ended."""
+        """Why the text ended: "tool_calls" only where the last one is whole, which a stop string may have cut."""
         reason = "stop" if self.text.stopped else self.answer.finish
-        return "tool_calls" if self.calls and not self.named and reason == "stop" else reason
+        whole = self.calls and self.reader and not self.reader.inside
+        return "tool_calls" if whole and not self.named and reason == "stop" else reason
 
 
 class Form:

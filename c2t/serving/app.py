@@ -174,7 +174,7 @@ class _Api:
                 index,
                 answer,
                 new_text(self.pair.tokenizer, fields.stops(), self.decoder.eos, constraint is not None),
-                CallReader(self.tools.frame, free=field is None) if use else None,
+                CallReader(self.tools.frame, free=field is None and not use.required) if use else None,
                 bool(use and use.named),
                 None if fields.logprobs_count is None else form.writer(self.bytes_of),
                 echoes[index // fields.choices],

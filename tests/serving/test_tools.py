@@ -67,6 +67,11 @@ def test_a_call_is_an_answer(template: str) -> None:
         required = chat(ai, tool_choice="required", parallel_tool_calls=False).choices[0]
         assert required.finish_reason == "tool_calls"
         assert {call.function.name for call in required.message.tool_calls} <= {"weather", "now"}
+        cut = chat(ai, tools=TOOLS[:1], tool_choice="required", stop=["Rom", "Osl"]).choices[0]
+        assert (cut.finish_reason, cut.message.content) == ("stop", None), "no call that a client would read"
+        assert cut.message.tool_calls[0].function.arguments == '{"city": "'
+        early = chat(ai, tools=TOOLS[:1], tool_choice="required", max_tokens=2).choices[0]
+        assert (early.finish_reason, early.message.content, early.message.tool_calls) == ("length", "", None)
         free = chat(ai, tool_choice="none").choices[0]
         assert free.message.tool_calls is None
         assert chat(ai, tools=[]).choices[0].message.content == free.message.content
