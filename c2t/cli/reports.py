@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from c2t.costs.statistics import Statistics
 from c2t.kernels.features import WIDE
-from c2t.storage.paths import DEFAULT_PAIR
+from c2t.storage.paths import DEFAULT_PAIR, names_with
 from c2t.study.batches import BatchSettings, Speed, best_rival
 from c2t.study.bench import Bench
 from c2t.study.pareto import Comparison, Ratio, families, front
@@ -186,6 +186,8 @@ def use_of(result: Result) -> str:
     folder = result.out if len(result.out.parts) > 1 else f"./{result.out}"  # without a separator it would be a NAME
     config = result.classifier.config
     pair = "" if config.pair in (None, DEFAULT_PAIR) else f"--pair {config.pair} "
+    if pair and config.pair not in names_with("target"):  # the last part of a model's path
+        pair = "--model MODEL --prompts FILE "
     decides = not set(config.features).isdisjoint(WIDE)
     return f"c2t bench {pair}" + (f"--policies mcsd+:decision={folder}" if decides else f"--classifier {folder}")
 

@@ -138,6 +138,8 @@ def available(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[s
     if not learned or reference or its:
         return list(specs)
     parts = {part: shlex.quote(source) for part, (source, _) in pair.sources.items()}
+    if "/" not in parts["target"]:  # a folder here, which without a separator would be a NAME
+        parts["target"] = f"./{parts['target']}"
     models = (
         "" if pair.name in checkpoints.names_with("target") else "--target {target} --draft {draft}".format_map(parts)
     )

@@ -94,7 +94,8 @@ def one_layer(target: Target) -> LlamaConfig:
     config, (vocabulary, width) = target.config, target.embed_tokens.weight.shape
     size = math.gcd(width, HEAD_SIZE)
     heads = width // size
-    inner = min(config.intermediate_size, WIDEST * width)
+    # GPT-2's config, and others of its time, have no such name: their layers are four times as wide.
+    inner = min(getattr(config, "intermediate_size", None) or 4 * width, WIDEST * width)
     return LlamaConfig(
         hidden_size=width,
         intermediate_size=max(HEAD_SIZE, inner // HEAD_SIZE * HEAD_SIZE),

@@ -284,6 +284,23 @@ def test_without_a_classifier_the_default_policy_is_threshold_and_a_line_says_so
     assert "tiny has no classifier yet; make it with" in refused("bench", "--policies", "c2t")
 
 
+@pytest.mark.slow
+def test_commands_that_are_printed_for_a_model_of_ones_own_can_be_run(home: Path, tmp_path: Path, monkeypatch) -> None:
+    shutil.copytree(home / "checkpoints" / "tiny" / "target", tmp_path / "mine")
+    write_prompts(tmp_path / "prompts.jsonl", ["def add(a, b):", "The sum of two", "A number is"])
+    monkeypatch.chdir(tmp_path)
+    few = ["--prompts", "prompts.jsonl", "--limit", "2", "--max-new-tokens", "12"]
+    bench = ["bench", "--target", "./mine", "--draft", home / "checkpoints" / "tiny" / "draft", *few, "--timed", "0"]
+    harvest = re.search(
+        r"make one with: c2t (harvest .*) --prompts FILE --out (\S+) && c2t (train .*)", c2t(*bench).stderr
+    )
+    good(*shlex.split(harvest[1]), *few, "--out", harvest[2])
+    use = re.search(
+        r"to use it: c2t bench --model MODEL --prompts FILE (.*)", good(*shlex.split(harvest[3]), "--epochs", "1")
+    )
+    assert "c2t:" in good(*bench, *shlex.split(use[1]))
+
+
 @pytest.mark.parametrize("pair", ["tiny", "llama2-7b"])
 @pytest.mark.parametrize("raw", [False, True])
 def test_generate_treats_a_text_as_the_decoder_does(at_home: Path, pair: str, raw: bool) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel
 
 from c2t.drafting import kinds, learner
 from c2t.errors import InputError
@@ -80,3 +80,6 @@ def test_a_head_has_the_width_of_a_target_of_any_family() -> None:
     layer = kinds.one_layer(Target(Gemma3ForCausalLM(config)))
     assert (layer.hidden_size, layer.vocab_size, layer.head_dim, layer.num_attention_heads) == (128, 70_000, 64, 2)
     assert layer.intermediate_size == 384
+    config = GPT2Config(n_embd=96, n_layer=1, n_head=3, vocab_size=48)  # which names no such size
+    layer = kinds.one_layer(Target(GPT2LMHeadModel(config)))
+    assert (layer.hidden_size, layer.intermediate_size) == (96, 256)
