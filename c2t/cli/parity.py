@@ -17,6 +17,7 @@ from c2t.models.loading.checkpoint_files import check_files
 from c2t.models.loading.load_target import load_model, read_tokenizer
 from c2t.models.loading.own_model import is_model
 from c2t.models.target.target import Target, check_attention
+from c2t.storage import paths
 from c2t.study.parity import run
 
 
@@ -101,6 +102,8 @@ def parity(
             check_attention(loaded)
     with refusing(f"{model}: its forward fails"):  # by code that is not c2t's, or for want of memory
         result = run.parity(loaded, run.prompt_ids(tokenizer, texts, prefix), counts, shape == "chain")
+    if isinstance(loaded, PreTrainedModel):
+        terminal.say("run by transformers; --kernels shows the model as c2t runs it", error=True)
     for line in run.lines(result):
         terminal.say(line)
     settings = {
@@ -121,6 +124,7 @@ def _of_transformers(
     if dtype in ("int8", "int4"):
         raise InputError(f"transformers computes nothing in {dtype}: give --kernels as well, to run the model by c2t")
     on = checked_device(device)
+    paths.resolve(source, "target")  # InputError for a folder that is not there
     check_files(source, trust_remote_code)
     kind = getattr(torch, dtype) if dtype else "auto"
     return load_model(source, kind, trust_remote_code, attn_implementation=attention).to(on).eval()

@@ -121,7 +121,7 @@ def test_the_draft_of_ones_own_model_is_looked_up_once_and_named(
         ("--model {target} --prompts {home}/none.jsonl", "none.jsonl: cannot be read"),
         ("--model {target} --begin {home}/none", "no such folder"),
         ("--model {home}/none", "no such folder"),
-        ("--model {target} --kind dspark", "the head reads three layers; a target of 2 has too few"),
+        ("--model {target} --kind dspark", "a target of 2 has too few layers: 7 are needed"),
         ("--model {target} --data-path {home}/none", "none is no dataset on disk (no state.json)"),
         ("--model {target} --prompts {home}/none.jsonl --data-path {home}", "leave them out with --data-path"),
         ("--model {target} --kind dspark --export speculators", "--export speculators is for EAGLE-3 heads"),

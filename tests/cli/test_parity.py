@@ -73,3 +73,4 @@ def test_an_option_that_nothing_would_read_is_refused() -> None:
 def test_no_model_is_refused(tmp_path: Path) -> None:
     assert "config.json" in refused("parity", tmp_path)
     assert "is called 'tinny'" in refused("parity", "tinny")
+    assert "no such folder: ./nothere" in refused("parity", "./nothere")

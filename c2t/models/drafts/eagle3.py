@@ -232,7 +232,7 @@ def default_taps(target_layers: int) -> tuple[int, int, int]:
     target too shallow to have three."""
     low, middle, high = 2, target_layers // 2, target_layers - 3
     if not low < middle < high:
-        raise InputError(f"the head reads three layers; a target of {target_layers} has too few (7 are enough)")
+        raise InputError(f"the head reads three layers; a target of {target_layers} has too few layers: 7 are needed")
     return low, middle, high
 
 
