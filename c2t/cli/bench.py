@@ -91,7 +91,7 @@ def bench(
         several = batching.BatchSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, batches=_sizes(batch), timed=timed
         )
-    pair = shared.load(models)
+    pair = shared.load(models, specs=[] if policies is None else benchmark.specs(policies), prompts=prompts)
     files = prompts or default_prompts(pair.name, "bench")
     rates = acceptance.lookup(pair, temperature, rule)
     if policies is not None:

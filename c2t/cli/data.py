@@ -89,7 +89,7 @@ def harvest(
     terminal.refuse(context, "texts", ("prompts", "limit"), "--texts brings its prompts along: leave --{} out")
     make = partial(shared.load, models)
     with shared.pool(ray, workers, make, models.device) as pool:
-        loaded = None if pool else make()
+        loaded = None if pool else make(prompts=prompts)
         name = pool.call(attrgetter("name")) if pool else loaded.name
         number, variables = (WHOLE, "") if pool else _shard(shard)
         suffix = (f"-{policy}" if policy != HARVEST.policy else "") + ("-shards" if number != WHOLE else "")

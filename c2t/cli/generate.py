@@ -21,9 +21,10 @@ from c2t.models.loading.load import Pair
 from c2t.models.target.tensor_parallel import FirstProcessTrees, rank_and_world
 from c2t.output.stoppable import checked_stops
 from c2t.policies.spec import describe
+from c2t.sampling import Sampling
 from c2t.storage.checked import read_file
 from c2t.study import acceptance
-from c2t.verification.prompt_ids import check_length
+from c2t.verification.prompt_ids import check_length, check_new_tokens
 
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 # Options of generate -> options that cannot be given with them, and the line that says so.
@@ -109,7 +110,9 @@ def generate(
     )
     if threads is not None:
         torch.set_num_threads(threads)
-    pair = shared.load(models, tp)
+    Sampling(temperature, top_k=top_k, top_p=top_p, min_p=min_p)  # InputError before the model is loaded
+    check_new_tokens(max_new_tokens)
+    pair = shared.load(models, tp, specs=[policy] if policy else ())
     if graphs:
         o.check_graphed(pair.target.device)
     if tuned:

@@ -12,7 +12,7 @@ def prepare(
     models: Models, policy: str | None, classifier: str | None, prefix_memory: int
 ) -> tuple[SpeculativeDecoder, str]:
     """Return a decoder that is warm, with a cache of so many bytes for prefixes, and its policy in a few words."""
-    loaded = shared.load(models)
+    loaded = shared.load(models, specs=[policy] if policy else ())
     spec = policy or shared.default_policy(loaded, classifier, for_server=True)
     terminal.say(f"{loaded.name} is loaded; preparing {spec}", error=True)
     rates = acceptance.lookup(loaded, 0.0, None)

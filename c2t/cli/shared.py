@@ -20,7 +20,7 @@ from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.policies.default import FALLBACK, policy_of_folder, policy_of_pair
 from c2t.policies.default import default_policy as default_policy_of
 from c2t.policies.round_costs import RoundCosts
-from c2t.policies.spec import parse
+from c2t.policies.spec import check_names, parse
 from c2t.protocols import Policy
 from c2t.replay.prompts import Prompt, read_prompts
 from c2t.storage import paths as checkpoints
@@ -30,8 +30,14 @@ WORKERS = 2  # Ray actors, if --workers does not say
 WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # policies that replace c2t among defaults
 
 
-def load(models: Models, tensor_parallel: bool = False) -> Pair:
-    """Load the pair that a command's options name."""
+def load(
+    models: Models, tensor_parallel: bool = False, specs: Sequence[str] = (), prompts: Sequence[Path] | None = None
+) -> Pair:
+    """Load the pair that a command's options name. Before that, which can take minutes, raise InputError for names in
+    the policies' texts `specs` that do not exist, and for files of prompts that cannot be read."""
+    for spec in specs:
+        check_names(spec)
+    read(prompts or [])
     if tensor_parallel and models.device_map:
         raise InputError("--tp and --device-map both say where the target is: give one of them")
     options = models._asdict()
@@ -72,7 +78,7 @@ def pool(
     return RayPool(make, address, WORKERS if workers is None else workers, gpus)
 
 
-def read(files: list[Path]) -> list[Prompt]:
+def read(files: Sequence[Path]) -> list[Prompt]:
     return [prompt for path in files for prompt in read_prompts(path)]
 
 

@@ -74,7 +74,7 @@ def view(
     if "port" in terminal.given(context) and not serve:
         raise InputError("--port is that of --serve: give --serve too, or leave --port out")
     _check_file(file, overwrite)
-    loaded = shared.load(models)
+    loaded = shared.load(models, specs=[*filter(None, (policy, compare))])
     specs = [policy or shared.default_policy(loaded, classifier), *([compare] if compare else [])]
     rates = acceptance.lookup(loaded, temperature, rule)
     viewer = Viewer(

@@ -62,6 +62,7 @@ def parse(
 
     A wrapper policy names its inner one last: `budget:nodes=64,of=c2t:beta=0.1,K=6`.
     """
+    check_names(spec)
     name, policy, settings, of = _parts(spec)
     inner: dict[str, Any] = {}
     if of is not None:
@@ -71,9 +72,6 @@ def parse(
     settable = {field.name: field for field in fields(policy) if field.name not in ("classifier", "policy")}
     values = inner | {key: value for key, value in defaults.items() if key in settable and value is not None}
     for key, value in settings:
-        if key not in settable:
-            names = [*settable, *(["of=POLICY, which comes last"] if inner else [])]
-            raise InputError(f"{name} has no setting {key!r}; known: {', '.join(names) or 'none'}")
         values[key] = classifier(value) if _names_network(settable[key], value) else _value(name, settable[key], value)
     if any(field.name == "classifier" for field in fields(policy)):
         values["classifier"] = classifier()
@@ -83,6 +81,19 @@ def parse(
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: {name}:{missing[0]}=...")
     return policy(**values)
+
+
+def check_names(spec: str) -> None:
+    """Raise InputError for a policy or a setting that does not exist; values are not read."""
+    name, policy, settings, of = _parts(spec)
+    names = ("nodes", "costs") if policy is Budget else [field.name for field in fields(policy)]
+    known = [other for other in names if other not in ("classifier", "policy")]
+    for key, _ in settings:
+        if key not in known:
+            more = ["of=POLICY, which comes last"] if of is not None else []
+            raise InputError(f"{name} has no setting {key!r}; known: {', '.join([*known, *more]) or 'none'}")
+    if of is not None:
+        check_names(of)
 
 
 def check_own(spec: str, source: Path) -> None:
@@ -165,11 +176,7 @@ def name_of(policy: Any) -> str:
 
 def _budget(settings: list[tuple[str, str]], inner: Any, costs: Callable[..., RoundCosts] | None) -> Budget:
     """Return the budget over a policy: of so many nodes, or by measured costs."""
-    values: dict[str, str] = {}
-    for key, value in settings:
-        if key not in ("nodes", "costs"):
-            raise InputError(f"budget has no setting {key!r}; known: nodes, costs=FILE, and of=POLICY after them")
-        values[key] = value
+    values = dict(settings)
     nodes = _value("budget", Budget.__dataclass_fields__["nodes"], values.pop("nodes", "none"))
     if nodes is not None and not values:
         return Budget(inner, nodes)

@@ -284,6 +284,32 @@ def test_without_a_classifier_the_default_policy_is_threshold_and_a_line_says_so
     assert "tiny has no classifier yet; make it with" in refused("bench", "--policies", "c2t")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("generate a --policy nothing", "no policy is called 'nothing'"),
+        ("generate a --policy budget:of=eagle2:n=3", "eagle2 has no setting 'n'"),
+        ("generate a --temperature -1", "temperature = -1.0"),
+        ("generate a -n 0", "max_new_tokens = 0"),
+        ("tune --policies plain,eagle2:n=3", "eagle2 has no setting 'n'"),
+        ("tune --prompts nowhere.jsonl", "nowhere.jsonl"),
+        ("bench --policies budget:beta=1", "budget has no setting 'beta'; known: nodes, costs"),
+        ("bench --prompts nowhere.jsonl", "nowhere.jsonl"),
+        ("sweep --grid eagle2:n=3|4", "eagle2 has no setting 'n'"),
+        ("harvest --prompts nowhere.jsonl", "nowhere.jsonl"),
+        ("view a --policy nothing", "no policy is called 'nothing'"),
+        ("serve --port 0 --policy nothing", "no policy is called 'nothing'"),
+    ],
+)
+def test_names_and_files_are_checked_before_a_model_is_loaded(
+    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, said: str
+) -> None:
+    monkeypatch.delattr(shared, "load_pair")
+    result = c2t(*arguments.split())
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr.splitlines()[-1]
+
+
 @pytest.mark.slow
 def test_commands_that_are_printed_for_a_model_of_ones_own_can_be_run(home: Path, tmp_path: Path, monkeypatch) -> None:
     shutil.copytree(home / "checkpoints" / "tiny" / "target", tmp_path / "mine")
