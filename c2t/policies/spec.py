@@ -87,11 +87,11 @@ def check_names(spec: str) -> None:
     """Raise InputError for a policy or a setting that does not exist; values are not read."""
     name, policy, settings, of = _parts(spec)
     names = ("nodes", "costs") if policy is Budget else [field.name for field in fields(policy)]
-    known = [other for other in names if other not in ("classifier", "policy")]
+    settable = [other for other in names if other not in ("classifier", "policy")]
     for key, _ in settings:
-        if key not in known:
+        if key not in settable:
             more = ["of=POLICY, which comes last"] if of is not None else []
-            raise InputError(f"{name} has no setting {key!r}; known: {', '.join([*known, *more]) or 'none'}")
+            raise InputError(f"{name} has no setting {key!r}; known: {', '.join([*settable, *more]) or 'none'}")
     if of is not None:
         check_names(of)
 
