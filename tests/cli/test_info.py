@@ -30,7 +30,7 @@ def said(name: str, title: str) -> dict:
 
 def test_a_download_is_the_files_that_are_read_and_not_here(home, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"config.json": 1000, "model-1.safetensors": 7 * 10**9, "model-2.safetensors": 9 * 10**9}
-    sizes |= {"pytorch_model.bin": 16 * 10**9, "tokenizer.model": 1000}
+    sizes |= {"pytorch_model.bin": 16 * 10**9, "consolidated.safetensors": 10**9, "tokenizer.model": 1000}
     asked = []
 
     def listed(hub_id: str, allow_patterns: list, ignore_patterns: list, dry_run: bool):
@@ -43,7 +43,7 @@ def test_a_download_is_the_files_that_are_read_and_not_here(home, monkeypatch: p
 
     monkeypatch.setattr(hub, "snapshot_download", listed)
     assert said("llama3.1-8b", "target, published")["download"] == "7.00 GB"
-    assert said("llama3.1-8b", "draft, published")["download"] == "23.00 GB"
+    assert said("llama3.1-8b", "draft, published")["download"] == "24.00 GB"
     assert set(asked) == {"meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
     sizes.clear()
     assert said("llama3.1-8b", "draft, published")["download"] == "nothing, it is on this machine"

@@ -21,8 +21,10 @@ def download_size(hub_id: str, model: bool) -> int | None:
         files = snapshot_download(hub_id, allow_patterns=patterns, ignore_patterns=[SUBFOLDERS], dry_run=True)
     except _OUT_OF_REACH:
         return None
-    if model and any(file.filename.endswith(".safetensors") for file in files):  # transformers reads these only
-        files = [file for file in files if not file.filename.endswith(".bin")]
+    if model and any(file.filename.endswith(".safetensors") for file in files):
+        # transformers reads these only, and no second copy of the weights, as Mistral's consolidated.safetensors.
+        left_out = (".bin", "consolidated.safetensors")
+        files = [file for file in files if not file.filename.endswith(left_out)]
     return sum(file.file_size or 0 for file in files if file.will_download)
 
 
