@@ -189,8 +189,8 @@ class CallReader:
 
     @property
     def inside(self) -> bool:
-        """True in a call that has not ended."""
-        return self.read in (self._read_head, self._read_arguments)
+        """True in a call whose arguments have not ended."""
+        return self.read == self._read_arguments
 
     # Each returns a piece, "" after a change of state, or None where it needs more of the text.
 
