@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of controls, formats, surrogates and line ends
 
@@ -128,8 +128,8 @@ def from_zero(settings: object, *names: str) -> None:
 
 
 def _is_off(settings: Any, name: str) -> bool:
-    """Return True for None in a dataclass's field whose type has it."""
-    return getattr(settings, name) is None and NoneType in get_args(settings.__dataclass_fields__[name].type)
+    """Return True for None in a field whose type has it."""
+    return getattr(settings, name) is None and NoneType in get_args(get_type_hints(type(settings))[name])
 
 
 def probability(settings: object, *names: str) -> None:

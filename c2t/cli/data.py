@@ -87,9 +87,10 @@ def harvest(
     )
     terminal.refuse(context, "ray", ("shard", "texts"), "--ray deals the prompts to its workers itself: leave --{} out")
     terminal.refuse(context, "texts", ("prompts", "limit"), "--texts brings its prompts along: leave --{} out")
+    shared.read(prompts or [])  # what is wrong with them is said before models are loaded
     make = partial(shared.load, models)
     with shared.pool(ray, workers, make, models.device) as pool:
-        loaded = None if pool else make(prompts=prompts)
+        loaded = None if pool else make()
         name = pool.call(attrgetter("name")) if pool else loaded.name
         number, variables = (WHOLE, "") if pool else _shard(shard)
         suffix = (f"-{policy}" if policy != HARVEST.policy else "") + ("-shards" if number != WHOLE else "")

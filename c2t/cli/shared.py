@@ -137,15 +137,19 @@ def costs(pair: Pair, tensor_parallel: bool = False) -> Callable[..., RoundCosts
     return refuse if tensor_parallel else partial(costs_of, pair)
 
 
+def _as_place(source: str) -> str:
+    """Return a source as it is typed: a folder here would be a NAME without a separator."""
+    folder = source.partition("+")[0]
+    return f"./{source}" if "/" not in folder and Path(folder).is_dir() else source
+
+
 def available(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     """Return those of a command's default policies that need no classifier, and print why, if the pair has none."""
     learned = [spec for spec in specs if spec == "budget" or spec.partition(":")[0] == "c2t"]
     its = pair.classifier != pair.name or checkpoints.find(pair.name, checkpoints.CLASSIFIER)
     if not learned or reference or its:
         return list(specs)
-    parts = {part: shlex.quote(source) for part, (source, _) in pair.sources.items()}
-    if "/" not in parts["target"]:  # a folder here, which without a separator would be a NAME
-        parts["target"] = f"./{parts['target']}"
+    parts = {part: shlex.quote(_as_place(source)) for part, (source, _) in pair.sources.items()}
     models = (
         "" if pair.name in checkpoints.names_with("target") else "--target {target} --draft {draft}".format_map(parts)
     )

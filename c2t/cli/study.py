@@ -18,7 +18,7 @@ from c2t.storage.results import check_place
 from c2t.study import acceptance
 from c2t.study import pareto as fronts
 from c2t.study import sweep as sweeping
-from c2t.study.points import Condition, Point, read_points
+from c2t.study.points import Condition, Point, latest, read_points
 
 SWEEP = sweeping.SweepSettings()
 Taus = Annotated[
@@ -135,6 +135,7 @@ def plot(
     for path in paths:
         for condition, points in read_points(path).items():
             conditions.setdefault(condition, []).extend(points)
+    conditions = {condition: latest(points) for condition, points in conditions.items()}
     if not conditions:
         raise InputError(f"{paths[0]} holds no points of a sweep: make them with c2t sweep --out FILE")
     default = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")

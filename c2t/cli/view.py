@@ -74,6 +74,7 @@ def view(
     if "port" in terminal.given(context) and not serve:
         raise InputError("--port is that of --serve: give --serve too, or leave --port out")
     _check_file(file, overwrite)
+    sampling = Sampling(temperature, seed=seed)
     loaded = shared.load(models, specs=[*filter(None, (policy, compare))])
     specs = [policy or shared.default_policy(loaded, classifier), *([compare] if compare else [])]
     rates = acceptance.lookup(loaded, temperature, rule)
@@ -82,7 +83,7 @@ def view(
         shared.policies(loaded, classifier, specs, rates, shared.costs(loaded)),
         prompt,
         max_new_tokens=max_new_tokens,
-        sampling=Sampling(temperature, seed=seed),
+        sampling=sampling,
         chat=not raw,
         rule=rule,
     )

@@ -94,8 +94,8 @@ def one_layer(target: Target) -> LlamaConfig:
     config, (vocabulary, width) = target.config, target.embed_tokens.weight.shape
     size = math.gcd(width, HEAD_SIZE)
     heads = width // size
-    # GPT-2's config, and others of its time, have no such name: their layers are four times as wide.
-    inner = min(getattr(config, "intermediate_size", None) or 4 * width, WIDEST * width)
+    sizes = (getattr(config, name, None) for name in ("intermediate_size", "n_inner"))
+    inner = min(next(filter(None, sizes), 4 * width), WIDEST * width)  # GPT-2's is 4 * width where none is named
     return LlamaConfig(
         hidden_size=width,
         intermediate_size=max(HEAD_SIZE, inner // HEAD_SIZE * HEAD_SIZE),

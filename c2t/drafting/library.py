@@ -66,10 +66,11 @@ class WrittenText(NamedTuple):
 
 
 def held_out(questions: Iterable[str]) -> set[str]:
-    """Return the questions for validation: at least one, and not all. A hash of each decides, so that none is judged by
-    after it was learned from, whatever shards and rows come and go."""
-    ranked = sorted({*questions}, key=unit_hash)
-    below = sum(unit_hash(question) < VALIDATION for question in ranked)
+    """Return the questions for validation: at least one, and not all. A hash of each decides: where there are enough,
+    none is judged by after it was learned from, whatever shards and rows come and go."""
+    hashes = {question: unit_hash(question) for question in questions}
+    ranked = sorted(hashes, key=hashes.__getitem__)
+    below = sum(value < VALIDATION for value in hashes.values())
     return {*ranked[: min(max(below, 1), len(ranked) - 1)]}
 
 
@@ -119,6 +120,12 @@ class Library(Corpus):
         self._written: list[WrittenText] = []  # whatever they are for
         for path in sorted(folder.glob("*.safetensors")):
             self._read(path)
+        self._split()
+
+    @property
+    def questions(self) -> int:
+        """Number of different questions, those of shards that are left out included."""
+        return len(self._turns)
 
     def add(self, texts: Texts, turns: list[str], source: str, temperature: float) -> None:
         """Store a batch of texts as the next shard."""
@@ -133,6 +140,7 @@ class Library(Corpus):
         with new_file(path) as new:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, new, about)
         self._read(path)
+        self._split()
 
     def _read(self, path: Path) -> None:
         """Take a shard in. InputError for a damaged one."""
@@ -155,5 +163,8 @@ class Library(Corpus):
                 self._written.append(
                     WrittenText(text, count, tops, after[:-1], read[:-1], turn, source, temperature, learned=True)
                 )
+
+    def _split(self) -> None:
+        """Say of each text what it is for."""
         out = held_out(self._turns)
         self.texts = [text._replace(learned=text.turn not in out) for text in self._written]

@@ -39,6 +39,7 @@ from c2t.output.signals import Stopped
 from c2t.storage import paths
 from c2t.storage.atomic import check_writable_name, write_text
 from c2t.storage.checked import CLOSED, check_fields, from_json, read_file
+from c2t.storage.checksum import checksum
 from c2t.storage.lock import locked
 
 TRAINING, TEXTS = "training", "training/texts"  # folders of what is needed to go on: weights, texts
@@ -80,9 +81,9 @@ class DraftSettings:
 
 @dataclass(frozen=True)
 class Progress:
-    """Figures of a training: seconds, steps and positions learned from; the agreement of the best head so far, and
-    the number of texts that it was judged on. data: folder of the rows that it learns from, "" for texts. begun: hash
-    of the weights that it began from, "" for none, None in older files."""
+    """Figures of a training: seconds, steps and positions learned from; the agreement of the best head so far, the
+    number of texts that it was judged on, and a hash of their questions (asked). data: folder of the rows that it
+    learns from, "" for texts. begun: hash of the weights that it began from, "" for none, None in older files."""
 
     __pydantic_config__ = CLOSED
     seconds: float = 0.0
@@ -92,6 +93,7 @@ class Progress:
     judged: int = 0
     data: str = ""
     begun: str | None = None
+    asked: str = ""
 
 
 class DraftTraining(NamedTuple):
@@ -267,7 +269,9 @@ class TrainingRun:
         that fits, or all are one."""
         largest = LARGEST_BATCH.get(self.pair.target.device.type, LARGEST_BATCH["cpu"])
         while self.sources and self.library.bytes < MOST_BYTES:
-            if time.monotonic() >= until and self.library.texts:
+            both = self.library.learned and self.library.validation
+            # One question in all would be answered for ever; of several, those held out may come last.
+            if time.monotonic() >= until and (both or self.library.questions == 1):
                 break
             start = time.monotonic()
             names, number = list(self.sources), self.library.number
@@ -333,7 +337,8 @@ class TrainingRun:
         learner, validation = self.learner, self.corpus.validation[:JUDGED]
         agreement = learner.agreement(validation, self.tokens)
         # Agreements on different texts do not compare; and the head that learned longest is the better guess then.
-        best = len(validation) != self.done.judged or agreement >= self.done.agreement
+        asked = checksum([text.turn for text in validation])[:16]
+        best = asked != self.done.asked or agreement >= self.done.agreement
         self.done = Progress(
             seconds,
             learner.steps,
@@ -342,6 +347,7 @@ class TrainingRun:
             len(validation),
             self.corpus.origin,
             self.origin,
+            asked,
         )
         update_provenance(self.out, {"target_weights": self.mark})
         if best:  # first: a signal between the two would leave figures of a head that is nowhere

@@ -170,6 +170,7 @@ class CallReader:
         self.frame, self.text, self.calls = frame, "", 0
         self.head = re.compile(rf'\{{"name": ("(?:[^"\\]|\\.)*"), "{frame.arguments_key}": ')
         self.read = self._read_free if frame.opening and free else self._read_begin
+        self.marks = tuple(name for name, _ in frame.specials)  # which no other text has
         self.depth, self.quoted, self.escaped = 0, False, False
 
     def add(self, text: str) -> Iterator[str | CallPiece]:
@@ -181,11 +182,17 @@ class CallReader:
 
     def end(self) -> Iterator[str]:
         """Yield what is left at the end of the text, unless it is a call's: its end, or a beginning whose arguments did
-        not come. Without a marker that may be another text, and is yielded."""
-        begun = self.read == self._read_begin or (self.read == self._read_head and self._begins_head())
-        if self.text and not (begun and self.frame.opening) and self.read != self._read_after:
+        not come. What else could begin so is yielded."""
+        if self.text and not self._is_a_calls():
             yield self.text
         self.text = ""
+
+    def _is_a_calls(self) -> bool:
+        if self.read in (self._read_free, self._read_begin) and self.text.startswith(self.marks):
+            return True
+        if self.read == self._read_begin:  # what else follows the grammar is JSON, say an array
+            return self.text not in ("{", "[", '"')
+        return self.read == self._read_after or (self.read == self._read_head and self._begins_head())
 
     @property
     def inside(self) -> bool:

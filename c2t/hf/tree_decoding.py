@@ -65,7 +65,8 @@ class TreeDecoding:
         streamer: BaseStreamer | None = None,
         trust_remote_code: bool = False,
     ):
-        if policy is not None and not (classifier is None and beta is None):
+        described = isinstance(policy, str)  # by a text that may read a classifier
+        if policy is not None and not ((classifier is None or described) and beta is None):
             raise InputError("policy chooses the trees: leave out classifier and beta, or the policy")
         check_truth("trust_remote_code", trust_remote_code)
         if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
@@ -74,8 +75,7 @@ class TreeDecoding:
             )
         if draft is not None and not isinstance(draft, PreTrainedModel):
             check_draft(draft)
-        described = policy is None or isinstance(policy, str)
-        self.policy = _policy_of(draft, policy, classifier, beta) if described else policy
+        self.policy = _policy_of(draft, policy, classifier, beta) if policy is None or described else policy
         check_policy(self.policy, sys.maxsize, sys.maxsize)  # a model's own limits are checked in `__call__`
         if not self.policy.exact:
             raise InputError(f"{type(self.policy).__name__} is not exact: its text would not be the model's own")
@@ -252,12 +252,18 @@ def _check_hooks(target: Target) -> None:
 
 
 def _policy_of(draft: Any, text: str | None, classifier: str | Path | TreeClassifier | None, beta: float | None) -> Any:
-    """Return C2T with this classifier; without one the policy that a text describes, or `default_policy` of the pair
+    """Return the policy that a text describes; without one C2T with this classifier, or `default_policy` of the pair
     that `draft` names."""
     name = draft.partition("+")[0] if isinstance(draft, str) else ""
-    if classifier is None and beta is None:
-        text = default_policy(name) if text is None else text
-        return parse(text, lambda pair=name: TreeClassifier.from_pretrained(pair))
+
+    def its_classifier(other: str | None = None) -> TreeClassifier:
+        read = other or classifier or name
+        if not read:
+            raise InputError(f"policy = {text!r} reads a classifier: give it with classifier=")
+        return read if isinstance(read, TreeClassifier) else TreeClassifier.from_pretrained(read)
+
+    if text is not None or (classifier is None and beta is None):
+        return parse(default_policy(name) if text is None else text, its_classifier)
     if classifier is None:
         if not name or not checkpoints.is_name(name) or not checkpoints.find(name, checkpoints.CLASSIFIER):
             raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")

@@ -1,6 +1,7 @@
 """Points of a sweep: cost and yield of one policy on every prompt of one condition, as lines of a file."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -121,8 +122,7 @@ def append_point(path: Path, condition: Condition, point: Point) -> None:
 
 
 def read_points(path: Path) -> dict[Condition, list[Point]]:
-    """Return the points of each condition in a file, in its order. Of a policy that was counted again, the last one is
-    used: no front mixes those of a network before and after another training.
+    """Return the points of each condition in a file, in its order; of a repeated point the last one is used.
 
     An unfinished last line of an interrupted run is not read. Raises InputError for any other content.
     """
@@ -131,8 +131,16 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
         source = f"{path}, line {number}: not a point of a sweep"
         parsed = from_json(_PointLine, line, source, "give a file that `c2t sweep --out FILE` has written")
         condition, point = parsed.configuration, Point(**vars(parsed.figures))
-        points.setdefault(condition, {})[point.family, point.policy] = point
+        points.setdefault(condition, {})[(point.family, point.policy, point.classifier)] = point
     return {condition: list(by_policy.values()) for condition, by_policy in points.items()}
+
+
+def latest(points: Sequence[Point]) -> list[Point]:
+    """Return the points without those of a network, or of costs, that were made anew: by which a policy of the family
+    was counted again later. No front mixes the two."""
+    last = {(point.family, point.policy): point.classifier for point in points}
+    old = {(point.family, point.classifier) for point in points if last[point.family, point.policy] != point.classifier}
+    return [point for point in points if (point.family, point.classifier) not in old]
 
 
 def drop_unfinished_line(path: Path) -> None:

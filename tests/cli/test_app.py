@@ -313,10 +313,11 @@ def test_names_and_files_are_checked_before_a_model_is_loaded(
 @pytest.mark.slow
 def test_commands_that_are_printed_for_a_model_of_ones_own_can_be_run(home: Path, tmp_path: Path, monkeypatch) -> None:
     shutil.copytree(home / "checkpoints" / "tiny" / "target", tmp_path / "mine")
+    shutil.copytree(home / "checkpoints" / "tiny" / "draft", tmp_path / "head")
     write_prompts(tmp_path / "prompts.jsonl", ["def add(a, b):", "The sum of two", "A number is"])
     monkeypatch.chdir(tmp_path)
     few = ["--prompts", "prompts.jsonl", "--limit", "2", "--max-new-tokens", "12"]
-    bench = ["bench", "--target", "./mine", "--draft", home / "checkpoints" / "tiny" / "draft", *few, "--timed", "0"]
+    bench = ["bench", "--target", "./mine", "--draft", "./head", *few, "--timed", "0"]
     harvest = re.search(
         r"make one with: c2t (harvest .*) --prompts FILE --out (\S+) && c2t (train .*)", c2t(*bench).stderr
     )

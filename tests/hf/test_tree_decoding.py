@@ -145,6 +145,7 @@ def test_other_policies_write_the_same(pairs) -> None:
     for decoding in (
         TreeDecoding(noisy, policy=SpecInfer((3, 2))),
         TreeDecoding(noisy, policy="threshold:threshold=0.1,K=4"),
+        TreeDecoding(noisy, policy="c2t:beta=0.2,K=3", classifier=toy_classifier()),
         TreeDecoding(policy=Plain()),
         TreeDecoding(noisy, classifier=toy_classifier(), beta=0.2),
     ):
@@ -496,6 +497,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no draft": ({"policy": TREE}, "draft: give a folder"),
     "no pair of this name": ({"draft": "nobody"}, "no draft is called 'nobody'"),
     "policy and beta": ({"draft": "tiny", "policy": TREE, "beta": 0.5}, "leave out classifier and beta"),
+    "text without classifier": ({"draft": None, "policy": "c2t"}, "policy = 'c2t' reads a classifier: give it with"),
+    "text and beta": ({"draft": "tiny", "policy": "c2t", "beta": 0.5}, "leave out classifier and beta"),
     "beta alone": ({"draft": "a/b", "beta": 0.5}, "give the classifier too"),
     "not exact": ({"draft": "tiny", "policy": MCSDPlus(W=2, D=2)}, "MCSDPlus is not exact"),
     "a policy's class": ({"draft": "tiny", "policy": Eagle2}, "is a class"),

@@ -55,7 +55,7 @@ from tests.toys import toy_classifier
         ("entropy:max_width=10000,max_nodes=100000,levels=200", "up to 100,000 tokens"),
     ],
 )
-def test_what_cannot_fit_is_refused_at_once(text: str, message: str) -> None:
+def test_what_cannot_fit_is_refused_by_its_size(text: str, message: str) -> None:
     with pytest.raises(InputError, match=f"trees of {message}") as raised:
         parse(text, toy_classifier)
     assert "\n" not in str(raised.value)

@@ -9,12 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from c2t.batching import BatchDecoder, Request, Update
 from c2t.grammars.constraint import Constraint
 from c2t.sampling import Sampling
+from c2t.serving import front
 from c2t.serving.front import Answer, AsyncFront, Failed, ServerStopping, Watch
 
 
@@ -218,7 +220,11 @@ def test_a_decoder_that_fails_for_nobody_is_given_up(monkeypatch: pytest.MonkeyP
     assert run(play).heard.outcomes == ["failed"]
 
 
-def test_requests_may_end_when_the_front_is_closed_but_not_for_ever() -> None:
+def test_requests_may_end_when_the_front_is_closed_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.monotonic()]
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr(front, "time", clock)
+
     async def play(stage: Stage) -> None:
         short, long = stage.submit(1, 2), stage.submit(2, 10**6)
         stage.front.close(600.0)
@@ -227,7 +233,7 @@ def test_requests_may_end_when_the_front_is_closed_but_not_for_ever() -> None:
             stage.submit(3, 1)
         stage.play(2)
         assert await all_of(short) == [1, 2]
-        stage.front.close()
+        now[0] += 601
         stage.play(1)
         with pytest.raises(ServerStopping, match="before the text had ended"):
             await all_of(long)

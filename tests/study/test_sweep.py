@@ -16,7 +16,7 @@ from c2t.sampling import Sampling
 from c2t.study import sweep as sweeping
 from c2t.study.evaluate import encode, evaluate
 from c2t.study.pareto import LIMIT
-from c2t.study.points import append_point, drop_unfinished_line, read_points
+from c2t.study.points import Point, append_point, drop_unfinished_line, latest, read_points
 from c2t.study.sweep import SweepSettings, candidates, expand, oracles, sweep
 from tests.every_policy import toy_costs
 from tests.small_pair import TURNS
@@ -138,13 +138,26 @@ def test_another_configuration_is_counted_anew(small_pair: Pair, tmp_path: Path)
     other.output.bias.data += 0.1
     again = sweep(small_pair, of(classifier=other), PROMPTS, SETTINGS, file)
     assert again.stored in (2, 3), "all but C2T's"
-    assert read_points(file) == {again.condition: again.points}  # and no front has points of both networks
+    assert sweep(small_pair, of(), PROMPTS, SETTINGS, file).stored == 4, "the first ones are there, too"
     for settings in (
         SweepSettings(max_new_tokens=8, seed=1, limit=None),
         SweepSettings(max_new_tokens=8, temperature=0.9, limit=None),
         SweepSettings(max_new_tokens=8, limit=2),
     ):
         assert sweep(small_pair, of("chain:length=2"), PROMPTS, settings, file).stored == 0
+
+
+def test_no_front_has_points_of_two_trainings_of_a_network() -> None:
+    """Also those whose policies were not counted again; networks of different names are both there."""
+
+    def point(policy: str, network: str | None, family: str = "c2t") -> Point:
+        return Point(family, policy, policy, network, (3,), (4,), (9,), (3,))
+
+    old = [point("c2t:beta=0.1", "a"), point("c2t:beta=0.3", "a")]
+    other = [point("c2t:classifier=b,beta=0.1", "b"), point("eagle2:N=26", None, "eagle2")]
+    new = [point("c2t:beta=0.1", "c")]
+    assert latest(old + other) == old + other
+    assert latest(old + other + new) == other + new
 
 
 def test_accuracies_measured_again_are_counted_anew(small_pair: Pair, tmp_path: Path) -> None:
