@@ -70,7 +70,7 @@ class Statistics(Counts):
     verified: tokens in the target's forward, root included; accepted: drafted tokens accepted; passes: draft forwards;
     one entry a round each. new_tokens: tokens of the text, after the cut; cut: tokens emitted past it; capped: nodes
     that only a size limit left out of a tree. `1 * prompts + sum(accepted + 1) - cut == new_tokens`
-    holds, but for rounds that a `BatchDecoder` repeats.
+    holds, except for rounds that a `BatchDecoder` repeats.
     """
 
     prompts: int = 0

@@ -270,7 +270,7 @@ class TrainingRun:
         largest = LARGEST_BATCH.get(self.pair.target.device.type, LARGEST_BATCH["cpu"])
         while self.sources and self.library.bytes < MOST_BYTES:
             both = self.library.learned and self.library.validation
-            # One question in all would be answered for ever; of several, those held out may come last.
+            # A single question would be answered for ever; of several, the last ones may be those for validation.
             if time.monotonic() >= until and (both or self.library.questions == 1):
                 break
             start = time.monotonic()

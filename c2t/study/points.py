@@ -136,8 +136,8 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
 
 
 def latest(points: Sequence[Point]) -> list[Point]:
-    """Return the points without those of a network, or of costs, that were made anew: by which a policy of the family
-    was counted again later. No front mixes the two."""
+    """Return the points without those of an older network, or of older costs: another one stands later for a policy of
+    their family. No front mixes the two."""
     last = {(point.family, point.policy): point.classifier for point in points}
     old = {(point.family, point.classifier) for point in points if last[point.family, point.policy] != point.classifier}
     return [point for point in points if (point.family, point.classifier) not in old]

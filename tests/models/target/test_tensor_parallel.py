@@ -117,7 +117,7 @@ def test_a_budget_by_costs_is_refused(options: list[str], small_pair: Pair, monk
     """Each process would measure its own."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(shared, "load", lambda *_: small_pair)
+    monkeypatch.setattr(shared, "load", lambda *_, **_named: small_pair)
     tuned = autotune_cache.Tuned("budget:of=eagle2:N=none,K=3", "tiny", 1.0, None, {})
     monkeypatch.setattr(autotune_cache, "lookup", lambda key: tuned)
     said = CliRunner().invoke(app, ["generate", "a", "--tp", *options])
