@@ -16,6 +16,7 @@ from c2t.cli.options import Models
 from c2t.costs.store import costs_of
 from c2t.errors import InputError
 from c2t.models.loading.load import Pair, load_pair
+from c2t.models.loading.names import parse as parse_draft
 from c2t.models.loading.own_model import default_draft, pair_and_target
 from c2t.policies.default import FALLBACK, policy_of_folder, policy_of_pair
 from c2t.policies.default import default_policy as default_policy_of
@@ -137,19 +138,18 @@ def costs(pair: Pair, tensor_parallel: bool = False) -> Callable[..., RoundCosts
     return refuse if tensor_parallel else partial(costs_of, pair)
 
 
-def _as_place(source: str) -> str:
-    """Return a source as it is typed: a folder here would be a NAME without a separator."""
-    folder = source.partition("+")[0]
-    return f"./{source}" if "/" not in folder and Path(folder).is_dir() else source
-
-
 def available(pair: Pair, reference: str | None, specs: Sequence[str]) -> list[str]:
     """Return those of a command's default policies that need no classifier, and print why, if the pair has none."""
     learned = [spec for spec in specs if spec == "budget" or spec.partition(":")[0] == "c2t"]
     its = pair.classifier != pair.name or checkpoints.find(pair.name, checkpoints.CLASSIFIER)
     if not learned or reference or its:
         return list(specs)
-    parts = {part: shlex.quote(_as_place(source)) for part, (source, _) in pair.sources.items()}
+    sources = {part: source for part, (source, _) in pair.sources.items()}
+    folders = {"target": Path(sources["target"]), "draft": Path(parse_draft(sources["draft"]).name or "")}
+    for part, folder in folders.items():
+        if len(folder.parts) == 1 and folder.is_dir():  # one here, which without a separator would be a NAME
+            sources[part] = f"./{sources[part]}"
+    parts = {part: shlex.quote(source) for part, source in sources.items()}
     models = (
         "" if pair.name in checkpoints.names_with("target") else "--target {target} --draft {draft}".format_map(parts)
     )

@@ -134,8 +134,7 @@ def plot(
     conditions: dict[Condition, list[Point]] = {}
     for path in paths:
         for condition, points in read_points(path).items():
-            conditions.setdefault(condition, []).extend(points)
-    conditions = {condition: latest(points) for condition, points in conditions.items()}
+            conditions.setdefault(condition, []).extend(latest(points))
     if not conditions:
         raise InputError(f"{paths[0]} holds no points of a sweep: make them with c2t sweep --out FILE")
     default = paths[0].with_suffix(".png") if len(paths) == 1 else paths[0].with_name("plot.png")

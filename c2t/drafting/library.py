@@ -122,11 +122,6 @@ class Library(Corpus):
             self._read(path)
         self._split()
 
-    @property
-    def questions(self) -> int:
-        """Number of different questions, those of shards that are left out included."""
-        return len(self._turns)
-
     def add(self, texts: Texts, turns: list[str], source: str, temperature: float) -> None:
         """Store a batch of texts as the next shard."""
         # 32 bits: vocabularies have more than 65,536 tokens.
@@ -165,6 +160,10 @@ class Library(Corpus):
                 )
 
     def _split(self) -> None:
-        """Say of each text what it is for."""
+        """Say of each text what it is for. Questions of shards that are left out have been learned from, too, and are
+        split with the others where that leaves texts for both."""
+        here = {text.turn for text in self._written}
         out = held_out(self._turns)
+        if not 0 < len(here & out) < len(here):
+            out = held_out(here)
         self.texts = [text._replace(learned=text.turn not in out) for text in self._written]

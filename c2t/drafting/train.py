@@ -258,7 +258,8 @@ class TrainingRun:
             def elapsed(start: float = start, before: float = before) -> float:
                 return before + time.monotonic() - start
 
-            if not self.corpus.learned or (self.sources and elapsed() < UNTIL * self.settings.seconds):
+            enough = self.corpus.learned and self.corpus.validation
+            if not enough or (self.sources and elapsed() < UNTIL * self.settings.seconds):
                 self._generate(start + GENERATING * left, elapsed)
                 left *= 1 - GENERATING
             self._learn(time.monotonic() + left, elapsed)
@@ -269,9 +270,7 @@ class TrainingRun:
         that fits, or all are one."""
         largest = LARGEST_BATCH.get(self.pair.target.device.type, LARGEST_BATCH["cpu"])
         while self.sources and self.library.bytes < MOST_BYTES:
-            both = self.library.learned and self.library.validation
-            # A single question would be answered for ever; of several, the last ones may be those for validation.
-            if time.monotonic() >= until and (both or self.library.questions == 1):
+            if time.monotonic() >= until and self.library.texts:
                 break
             start = time.monotonic()
             names, number = list(self.sources), self.library.number

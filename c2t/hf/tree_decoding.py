@@ -25,6 +25,8 @@ from c2t.models.drafts.language_model import DraftLM, check_vocabulary
 from c2t.models.drafts.session import BaseDraft
 from c2t.models.loading.load import load_draft
 from c2t.models.loading.names import check_draft
+from c2t.models.loading.names import parse as parse_draft
+from c2t.models.loading.trained import classifier_of
 from c2t.models.target.stock import attends_by_softmax
 from c2t.models.target.target import ATTENTION, Target, TargetSession, check_attention, check_forward
 from c2t.policies import C2T
@@ -255,15 +257,21 @@ def _policy_of(draft: Any, text: str | None, classifier: str | Path | TreeClassi
     """Return the policy that a text describes; without one C2T with this classifier, or `default_policy` of the pair
     that `draft` names."""
     name = draft.partition("+")[0] if isinstance(draft, str) else ""
+    read = []
 
     def its_classifier(other: str | None = None) -> TreeClassifier:
-        read = other or classifier or name
-        if not read:
+        given = (other, classifier, _classifier_for(draft))
+        chosen = next((each for each in given if each is not None), None)
+        if chosen is None:
             raise InputError(f"policy = {text!r} reads a classifier: give it with classifier=")
-        return read if isinstance(read, TreeClassifier) else TreeClassifier.from_pretrained(read)
+        read.append(chosen)
+        return chosen if isinstance(chosen, TreeClassifier) else TreeClassifier.from_pretrained(chosen)
 
     if text is not None or (classifier is None and beta is None):
-        return parse(default_policy(name) if text is None else text, its_classifier)
+        made = parse(default_policy(name) if text is None else text, its_classifier)
+        if classifier is not None and classifier not in read:
+            raise InputError(f"policy = {text!r} reads no classifier: leave {short_repr(classifier)} out")
+        return made
     if classifier is None:
         if not name or not checkpoints.is_name(name) or not checkpoints.find(name, checkpoints.CLASSIFIER):
             raise InputError(f"beta = {beta} is a classifier's threshold: give the classifier too")
@@ -271,6 +279,17 @@ def _policy_of(draft: Any, text: str | None, classifier: str | Path | TreeClassi
     if not isinstance(classifier, TreeClassifier):
         classifier = TreeClassifier.from_pretrained(classifier)
     return C2T(classifier, beta=beta)
+
+
+def _classifier_for(draft: Any) -> str | Path | None:
+    """Return the classifier of a draft: a pair's name, or the folder next to that of a head; None if it has none."""
+    if not isinstance(draft, str | Path):
+        return None
+    name = parse_draft(draft).name
+    if name is None or checkpoints.is_name(name):
+        return name
+    folder = classifier_of(Path(name).resolve())
+    return folder if folder.is_dir() and folder != Path(name).resolve() else None
 
 
 def _special_tokens(config: GenerationConfig) -> tuple[int | None, frozenset[int]]:

@@ -136,11 +136,22 @@ def read_points(path: Path) -> dict[Condition, list[Point]]:
 
 
 def latest(points: Sequence[Point]) -> list[Point]:
-    """Return the points without those of an older network, or of older costs: another one stands later for a policy of
-    their family. No front mixes the two."""
-    last = {(point.family, point.policy): point.classifier for point in points}
-    old = {(point.family, point.classifier) for point in points if last[point.family, point.policy] != point.classifier}
-    return [point for point in points if (point.family, point.classifier) not in old]
+    """Return the points, in their order, without those of an older network or of older costs. Where a policy was
+    counted with others later, all points before it that have its old ones are left out."""
+    left: list[Point] = []
+    with_policy: dict[tuple[str, str], str | None] = {}
+    for point in points:
+        old = with_policy.get((point.family, point.policy), point.classifier)
+        if old != point.classifier:
+            left = [
+                other
+                for other in left
+                if (other.family, other.classifier) != (point.family, old)
+                or (old is None and other.policy != point.policy)
+            ]
+        with_policy[point.family, point.policy] = point.classifier
+        left.append(point)
+    return left
 
 
 def drop_unfinished_line(path: Path) -> None:

@@ -108,13 +108,16 @@ def test_what_was_learned_from_is_not_judged_by_when_shards_go_and_come(target: 
     assert abs(len(held_out(many)) - VALIDATION * len(many)) < 6 * (VALIDATION * len(many)) ** 0.5
 
 
-def test_questions_of_shards_that_are_left_out_count(target: Target, tmp_path: Path) -> None:
-    """So those of another kind of head are split as before, even where none of them is held out yet."""
-    turns = [f"question {number}" for number in range(8)]
-    written = texts.write(target, [[3, 7]] * 8, 0.0, 2, 0, ENDS)
+def test_texts_are_for_both_whatever_was_asked_for_other_kinds_of_heads(target: Target, tmp_path: Path) -> None:
+    turns = [f"question {number}" for number in range(60)]
+    written = texts.write(target, [[3, 7]] * 60, 0.0, 2, 0, ENDS)
     Library(tmp_path, taps=False).add(written, turns, "given", 0.0)
-    tapped = Library(tmp_path, taps=True)
-    assert (tapped.texts, tapped.questions) == ([], 8)
+    few = texts.write(target, [[3, 7]] * 2, 0.0, 2, 0, ENDS)
+    for number in range(3):
+        tapped = Library(tmp_path, taps=True)
+        tapped.add(few, [f"other {number}", f"another {number}"], "given", 0.0)
+        assert tapped.learned
+        assert tapped.validation
 
 
 def test_few_questions_are_for_both() -> None:

@@ -497,6 +497,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no draft": ({"policy": TREE}, "draft: give a folder"),
     "no pair of this name": ({"draft": "nobody"}, "no draft is called 'nobody'"),
     "policy and beta": ({"draft": "tiny", "policy": TREE, "beta": 0.5}, "leave out classifier and beta"),
+    "a classifier that nothing reads": (
+        {"draft": "tiny", "policy": "threshold", "classifier": "nowhere"},
+        "policy = 'threshold' reads no classifier: leave 'nowhere' out",
+    ),
     "text without classifier": ({"draft": None, "policy": "c2t"}, "policy = 'c2t' reads a classifier: give it with"),
     "text and beta": ({"draft": "tiny", "policy": "c2t", "beta": 0.5}, "leave out classifier and beta"),
     "beta alone": ({"draft": "a/b", "beta": 0.5}, "give the classifier too"),

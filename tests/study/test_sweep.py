@@ -158,6 +158,11 @@ def test_no_front_has_points_of_two_trainings_of_a_network() -> None:
     new = [point("c2t:beta=0.1", "c")]
     assert latest(old + other) == old + other
     assert latest(old + other + new) == other + new
+    again = point("c2t:beta=0.5", "a")
+    assert latest(old + other + new + [again]) == other + new + [again]
+    budgets = [point(f"budget:nodes=64,of={name}", None, "budget") for name in ("eagle2", "talon")]
+    costs = point("budget:nodes=64,of=talon", "d", "budget")
+    assert latest([*budgets, costs]) == [budgets[0], costs]
 
 
 def test_accuracies_measured_again_are_counted_anew(small_pair: Pair, tmp_path: Path) -> None:
