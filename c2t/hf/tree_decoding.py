@@ -261,7 +261,7 @@ def _policy_of(draft: Any, text: str | None, classifier: str | Path | TreeClassi
 
     def its_classifier(other: str | None = None) -> TreeClassifier:
         given = (other, classifier, _classifier_for(draft))
-        chosen = next((each for each in given if each is not None), None)
+        chosen = next((source for source in given if source is not None), None)
         if chosen is None:
             raise InputError(f"policy = {text!r} reads a classifier: give it with classifier=")
         read.append(chosen)
