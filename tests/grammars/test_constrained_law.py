@@ -15,7 +15,7 @@ from tests.table_constraint import followers, rows_of
 from tests.test_law import DRAFT, PROMPT, SAMPLINGS, TARGET, chi_square, p_value
 from tests.toys import emitted
 
-ROWS = 3000
+ROWS = 1500
 SEED = 2  # of the constraint: after most tokens several may follow
 
 
