@@ -213,7 +213,7 @@ PROMISES: dict[str, dict[str, str]] = {
         """A tree may have 256 levels and 8,192 tokens, and 2^23 candidates at any time while it grows. A sweep's grid
         may have 10,000 points, a classifier 64 layers and 2^24 weights. What cannot fit is refused before anything
         starts.""": """
-            tests/policies/test_limits.py::test_what_cannot_fit_is_refused_at_once
+            tests/policies/test_limits.py::test_what_cannot_fit_is_refused_by_its_size
             tests/hostile/test_command_lines.py::test_values
             tests/hostile/test_command_lines.py::test_configs_of_classifiers
             tests/test_classifier.py::test_sizes_end_at_64_layers_and_2_to_the_24_weights""",
