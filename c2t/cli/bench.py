@@ -91,7 +91,8 @@ def bench(
         several = batching.BatchSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, batches=_sizes(batch), timed=timed
         )
-    pair = shared.load(models, specs=[] if policies is None else benchmark.specs(policies), prompts=prompts)
+    shared.read(prompts or [])  # what is wrong with them is said before models are loaded
+    pair = shared.load(models, specs=[] if policies is None else benchmark.specs(policies))
     files = prompts or default_prompts(pair.name, "bench")
     rates = acceptance.lookup(pair, temperature, rule)
     if policies is not None:

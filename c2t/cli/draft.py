@@ -17,7 +17,7 @@ from c2t.models.drafts.uniform import LOOKUP
 from c2t.models.loading.hub import fetch
 from c2t.models.loading.load import Pair
 from c2t.models.loading.own_model import pair_and_target
-from c2t.models.loading.trained import FOLDER, find_trained, in_cache
+from c2t.models.loading.trained import FOLDER, find_trained, in_cache, update_provenance
 from c2t.output.progress import progress_bar
 from c2t.policies.spec import describe, split
 from c2t.replay.prompts import Prompt
@@ -155,8 +155,6 @@ def classifier_for(pair: Pair, done: "DraftTraining", settings: "DraftSettings")
 def tuned(pair: Pair, done: "DraftTraining", settings: "DraftSettings", network: "Result | None") -> tuning.Tuning:
     """Find the fastest policy for the head on questions that neither it nor its classifier has learned from, and name
     it in the folder's provenance.json."""
-    from c2t.drafting.train import update_provenance  # noqa: PLC0415
-
     specs = [spec for spec in split(tuning.DEFAULT_CANDIDATES) if spec.startswith(TRIED)]
     if network:
         specs += [spec for spec in split(tuning.DEFAULT_CANDIDATES) if spec.startswith("c2t:") and "levels" in spec]

@@ -31,14 +31,11 @@ WORKERS = 2  # Ray actors, if --workers does not say
 WITHOUT_CLASSIFIER = (FALLBACK, "threshold:threshold=0.03")  # policies that replace c2t among defaults
 
 
-def load(
-    models: Models, tensor_parallel: bool = False, specs: Sequence[str] = (), prompts: Sequence[Path] | None = None
-) -> Pair:
+def load(models: Models, tensor_parallel: bool = False, specs: Sequence[str] = ()) -> Pair:
     """Load the pair that a command's options name. Before that, which can take minutes, raise InputError for names in
-    the policies' texts `specs` that do not exist, and for files of prompts that cannot be read."""
+    the policies' texts `specs` that do not exist."""
     for spec in specs:
         check_names(spec)
-    read(prompts or [])
     if tensor_parallel and models.device_map:
         raise InputError("--tp and --device-map both say where the target is: give one of them")
     options = models._asdict()

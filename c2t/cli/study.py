@@ -80,7 +80,8 @@ def sweep(
     if out:
         check_place(out)
         shared.check_figure("--out", out.with_suffix(".png"))
-    loaded = shared.load(models, specs=sweeping.expand(grid), prompts=prompts)
+    shared.read(prompts or [])  # what is wrong with them is said before models are loaded
+    loaded = shared.load(models, specs=sweeping.expand(grid))
     # The same arithmetic on Ray's machines, whose processors may differ.
     make = partial(shared.load, models._replace(dtype=loaded.dtype))
     loaded = loaded if ray is None else make()

@@ -95,7 +95,8 @@ def tune(
     )
     if ngrams and flags:
         raise InputError(f"--flags {flags}: its drafts have no n-grams; leave --ngrams out")
-    loaded = shared.load(models, specs=split(policies), prompts=prompts)
+    shared.read(prompts or [])  # what is wrong with them is said before models are loaded
+    loaded = shared.load(models, specs=split(policies))
     if ngrams and loaded.draft.has_ngrams:
         raise InputError(f"--draft {models.draft} has {NGRAMS} already; leave --ngrams out")
     room(loaded, max_new_tokens)  # before costs are measured, which takes a while

@@ -32,12 +32,12 @@ from c2t.models.loading.fingerprint import weights_fingerprint
 from c2t.models.loading.hub import fetch
 from c2t.models.loading.load import Pair
 from c2t.models.loading.names import parse, place_of
-from c2t.models.loading.trained import FOLDER, in_cache, trained_for
+from c2t.models.loading.trained import FOLDER, in_cache, trained_for, update_provenance
 from c2t.models.target.target import Target
 from c2t.output.progress import ProgressCallback
 from c2t.output.signals import Stopped
 from c2t.storage import paths
-from c2t.storage.atomic import check_writable_name, write_text
+from c2t.storage.atomic import check_writable_name
 from c2t.storage.checked import CLOSED, check_fields, from_json, read_file
 from c2t.storage.checksum import checksum
 from c2t.storage.lock import locked
@@ -396,10 +396,3 @@ class TrainingRun:
             learner.take(load_file(file), self.done.steps, self.done.positions)
         except (SafetensorError, OSError, KeyError, RuntimeError) as error:
             raise InputError(f"{file} is damaged ({one_line(error)}): delete {self.folder} to begin again") from error
-
-
-def update_provenance(out: Path, facts: Mapping[str, Any]) -> None:
-    """Add facts to the folder's provenance.json."""
-    file = out / paths.PROVENANCE
-    before = from_json(dict[str, Any], read_file(file), file) if file.is_file() else {}
-    write_text(file, json.dumps({**before, **facts}, indent=1) + "\n")

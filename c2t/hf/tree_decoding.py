@@ -289,7 +289,7 @@ def _classifier_for(draft: Any) -> str | Path | None:
     if name is None or checkpoints.is_name(name):
         return name
     folder = classifier_of(Path(name).resolve())
-    return folder if folder.is_dir() and folder != Path(name).resolve() else None
+    return folder if checkpoints.is_classifier(folder) else None
 
 
 def _special_tokens(config: GenerationConfig) -> tuple[int | None, frozenset[int]]:

@@ -1,11 +1,15 @@
 """Folders of heads that were trained on this machine, found by the weights of their target."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from c2t.models.drafts.heads import PARTS
 from c2t.models.loading.fingerprint import weights_fingerprint
 from c2t.storage import paths
+from c2t.storage.atomic import write_text
 from c2t.storage.checked import OPEN, from_json, read_file
 
 FOLDER = "c2t"  # in the target's folder
@@ -28,6 +32,13 @@ def facts_of(folder: Path) -> HeadFacts:
     """Return what a folder says of the heads in it. InputError for a damaged file."""
     file = folder / paths.PROVENANCE
     return from_json(HeadFacts, read_file(file), file) if file.is_file() else HeadFacts()
+
+
+def update_provenance(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Add facts to the provenance.json of a folder."""
+    file = folder / paths.PROVENANCE
+    before = from_json(dict[str, Any], read_file(file), file) if file.is_file() else {}
+    write_text(file, json.dumps({**before, **facts}, indent=1) + "\n")
 
 
 def trained_for(folder: Path) -> str | None:

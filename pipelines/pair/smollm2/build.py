@@ -11,11 +11,12 @@ import torch
 from c2t.drafting.kinds import KINDS
 from c2t.drafting.library import Library
 from c2t.drafting.questions import Source, invented, pool
-from c2t.drafting.train import TEXTS, DraftSettings, train, update_provenance
+from c2t.drafting.train import TEXTS, DraftSettings, train
 from c2t.errors import InputError
 from c2t.models.drafts.uniform import LOOKUP
 from c2t.models.loading.eagle_checkpoint import load_head
 from c2t.models.loading.load import Pair, load_pair
+from c2t.models.loading.trained import update_provenance
 from c2t.models.wrappers import pmi_bigrams
 from c2t.models.wrappers.pmi_bigrams import PmiBigrams
 from c2t.storage.paths import PROVENANCE
